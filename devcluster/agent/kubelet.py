@@ -1,0 +1,169 @@
+"""Which pods are ours: watches all pods, runs those bound to our nodes, and keeps the nodes alive in the API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import shutil
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from devcluster.agent import network
+from devcluster.agent.client import MERGE, STRATEGIC, ApiClient, ApiError, Object
+from devcluster.agent.images import load_images
+from devcluster.agent.node import build_lease, build_node, build_node_status
+from devcluster.agent.pods import Node, PodRunner
+from devcluster.agent.publisher import PodObject
+from devcluster.agent.settings import NodeSettings, Settings
+from devcluster.agent.times import now, now_micro
+
+HEARTBEAT_S = 10.0
+SHUTDOWN_S = 5.0
+PODS = "/api/v1/pods"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+log = logging.getLogger(__name__)
+
+
+class Kubelet:
+    """The agent: several nodes, one watch of pods, one task per pod."""
+
+    def __init__(self, settings: Settings, client: ApiClient) -> None:
+        self._settings = settings
+        self._client = client
+        self._nodes: dict[str, Node] = {}
+        self._runners: dict[str, PodRunner] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Run until cancelled, then end all pods."""
+        await self._register_all()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._beat())
+                group.create_task(self._follow_pods())
+        finally:
+            await self._end_pods()
+
+    async def _register_all(self) -> None:
+        shutil.rmtree(self._settings.state_dir / "pods", ignore_errors=True)
+        await network.prepare_node([node.address for node in self._settings.nodes])
+        images = load_images(self._settings.images)
+        for index, node in enumerate(self._settings.nodes):
+            allocatable = self._node_status(node)["allocatable"]
+            self._nodes[node.name] = Node(
+                settings=node,
+                addresses=network.AddressPool(node.pod_cidr),
+                client=self._client,
+                images=images,
+                state_dir=self._settings.state_dir,
+                dns=self._settings.dns,
+                allocatable=allocatable,
+            )
+            await self._register(node, index)
+
+    async def _register(self, node: NodeSettings, index: int) -> None:
+        """Make the node's object, or bring an older one up to date."""
+        wanted = build_node(node, index)
+        try:
+            await self._client.call("POST", "/api/v1/nodes", wanted)
+        except ApiError as error:
+            if error.status != httpx.codes.CONFLICT:
+                raise
+            labels = {"metadata": {"labels": wanted["metadata"]["labels"]}}
+            await self._client.call("PATCH", f"/api/v1/nodes/{node.name}", labels, content_type=MERGE)
+        await self._write_node_status(node)
+
+    async def _write_node_status(self, node: NodeSettings) -> None:
+        body = {"status": self._node_status(node)}
+        await self._client.call("PATCH", f"/api/v1/nodes/{node.name}/status", body, content_type=STRATEGIC)
+
+    def _node_status(self, node: NodeSettings) -> Object:
+        return build_node_status(node, gpus=self._settings.gpus, memory_kib=_machine_memory_kib(), now=now())
+
+    async def _beat(self) -> None:
+        """Renew the nodes' leases and status, so that the node controller takes them for alive."""
+        while True:
+            for node in self._settings.nodes:
+                try:
+                    await self._renew_lease(node.name)
+                    await self._write_node_status(node)
+                except (ApiError, httpx.TransportError) as error:
+                    log.info("heartbeat of node %s: %s", node.name, error)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _renew_lease(self, name: str) -> None:
+        lease = build_lease(name, now_micro())
+        try:
+            await self._client.call("PATCH", f"{LEASES}/{name}", lease, content_type=MERGE)
+        except ApiError as error:
+            if error.status != httpx.codes.NOT_FOUND:
+                raise
+            await self._client.call("POST", LEASES, lease)
+
+    async def _follow_pods(self) -> None:
+        async for kind, item in self._client.watch(PODS):
+            if kind == "SYNC":
+                self._sync(item["items"])
+            elif kind == "DELETED":
+                self._forget(item["metadata"]["uid"])
+            else:
+                self._take(item)
+
+    def _sync(self, pods: list[Object]) -> None:
+        """Take a whole list in: pods that are not in it are gone."""
+        present = {pod["metadata"]["uid"] for pod in pods}
+        for uid in [uid for uid in self._runners if uid not in present]:
+            self._forget(uid)
+        for pod in pods:
+            self._take(pod)
+
+    def _take(self, pod: Object) -> None:
+        uid, node = pod["metadata"]["uid"], self._nodes.get(pod["spec"].get("nodeName", ""))
+        if node is None:
+            return
+        if uid in self._runners:
+            self._runners[uid].update(pod)
+        elif pod.get("status", {}).get("phase") not in {"Succeeded", "Failed"}:
+            runner = PodRunner(pod, node)
+            self._runners[uid] = runner
+            self._start(self._run_pod(uid, runner))
+        elif "deletionTimestamp" in pod["metadata"]:  # it ended under an earlier agent
+            self._start(PodObject(self._client, pod).delete())
+
+    def _forget(self, uid: str) -> None:
+        if runner := self._runners.get(uid):
+            runner.remove()
+
+    async def _run_pod(self, uid: str, runner: PodRunner) -> None:
+        try:
+            await runner.run()
+        finally:
+            self._runners.pop(uid, None)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a pod's task failed", exc_info=error)
+
+    async def _end_pods(self) -> None:
+        """End all pods' processes, in a hurry, and write nothing: the agent is going away."""
+        for uid in list(self._runners):
+            self._forget(uid)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=SHUTDOWN_S)
+
+
+def _machine_memory_kib() -> int:
+    match = re.search(r"MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    assert match is not None
+    return int(match[1])

@@ -1,0 +1,228 @@
+"""One pod's life: sandbox, volumes, init containers, containers, termination, deletion; its status on the way.
+
+The only writer of its pod's status. Knows other objects only through `sources`; which pods exist is `kubelet`'s matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from devcluster.agent import files, network, volumes
+from devcluster.agent.client import ApiClient, Object
+from devcluster.agent.containers import RETRY_S, ContainerRunner, PodPlace
+from devcluster.agent.environment import Surroundings
+from devcluster.agent.errors import AgentError, ConfigError, UnsupportedPod
+from devcluster.agent.images import Image, find_image
+from devcluster.agent.plan import PodFiles
+from devcluster.agent.processes import PauseProcess
+from devcluster.agent.publisher import PodObject, StatusPublisher
+from devcluster.agent.security import fs_group
+from devcluster.agent.settings import NodeSettings
+from devcluster.agent.sources import SourceReader
+from devcluster.agent.status import PodView, Terminated, Waiting
+from devcluster.agent.times import now
+
+REFRESH_S = 30.0
+GONE_GRACE_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a node offers to its pods."""
+
+    settings: NodeSettings
+    addresses: network.AddressPool
+    client: ApiClient
+    images: Mapping[str, Image]
+    state_dir: Path
+    dns: str
+    allocatable: Mapping[str, str]
+
+
+class PodRunner:
+    """Runs one pod from its binding to its deletion."""
+
+    def __init__(self, pod: Object, node: Node) -> None:
+        self._pod = pod
+        self._node = node
+        self._files = PodFiles(node.state_dir / "pods" / pod["metadata"]["uid"])
+        self._logs = node.state_dir / "logs" / pod["metadata"]["namespace"] / pod["metadata"]["name"]
+        self._reader = SourceReader(node.client, pod)
+        self._stop = asyncio.Event()
+        self._deleted = asyncio.Event()
+        self._pause: PauseProcess | None = None
+        self._address = ""
+        self._view = PodView(pod["spec"].get("restartPolicy", "Always"), (), (), 0, node.settings.address, now())
+        self._object = PodObject(node.client, pod)
+        self._publisher = StatusPublisher(self._object, pod, self._current_view)
+        self._init = self._runners("initContainers", is_init=True)
+        self._main = self._runners("containers", is_init=False)
+
+    def update(self, pod: Object) -> None:
+        """Take the pod's newest form in."""
+        self._pod = pod
+        if "deletionTimestamp" in pod["metadata"]:
+            self._stop.set()
+            self._deleted.set()
+
+    def remove(self) -> None:
+        """Take in that the pod's object is gone: end what still runs, and write nothing more."""
+        self._object.is_mute = True
+        self._stop.set()
+        self._deleted.set()
+
+    async def run(self) -> None:
+        """Run the pod until its object is deleted."""
+        self.update(self._pod)
+        publishing = asyncio.create_task(self._publisher.run())
+        try:
+            await self._run_containers()
+        finally:
+            publishing.cancel()
+            await self._tear_down()
+        await self._publisher.publish()
+        await self._deleted.wait()
+        await self._object.delete()
+
+    async def _run_containers(self) -> None:
+        """Work until all containers are done, or the pod is to stop."""
+        work = asyncio.create_task(self._work())
+        deadline = self._pod["spec"].get("activeDeadlineSeconds")
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait({work, stop}, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                self._fail("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+            if work not in done:
+                self._stop.set()
+                await asyncio.gather(*(runner.stop(self._grace_s()) for runner in [*self._init, *self._main]))
+            await work
+        except AgentError as error:
+            log.warning("pod %s: %s", self._pod["metadata"]["name"], error)
+            self._fail("Unsupported" if isinstance(error, UnsupportedPod) else "SandboxFailed", str(error))
+        finally:
+            # Only when the agent itself ends: the processes then go with it.
+            for task in (work, stop):
+                task.cancel()
+
+    async def _work(self) -> None:
+        volumes.check_pod(self._pod)
+        place = await self._make_sandbox()
+        if not await self._until_possible(self._fill_volumes):
+            return
+        refreshing = asyncio.create_task(self._refresh_volumes())
+        try:
+            for runner in self._init:
+                await runner.run(place)
+                if not isinstance(runner.record.state, Terminated) or runner.record.state.exit_code:
+                    return
+            if not self._stop.is_set():
+                await asyncio.gather(*(runner.run(place) for runner in self._main))
+        finally:
+            refreshing.cancel()
+
+    async def _make_sandbox(self) -> PodPlace:
+        """Make the pod's files, namespaces and network."""
+        pod, settings = self._pod, self._node.settings
+        self._address = self._node.addresses.take()
+        for directory in (self._files.etc, self._files.shm, self._files.volumes, self._logs):
+            directory.mkdir(parents=True, exist_ok=True)
+        for volume in pod["spec"].get("volumes", []):
+            if "emptyDir" in volume:
+                files.make_volume(self._files.volumes / volume["name"], fs_group(pod))
+        hostname = files.pod_hostname(pod)
+        (self._files.etc / "hosts").write_text(files.hosts_text(pod, self._address))
+        (self._files.etc / "hostname").write_text(hostname + "\n")
+        (self._files.etc / "resolv.conf").write_text(files.resolver_text(pod, self._node.dns))
+        self._pause = await PauseProcess.start(hostname, self._files.memory_mounts(pod))
+        uid, gateway = pod["metadata"]["uid"], settings.gateway
+        await network.connect_pod(uid, self._pause.pid, self._address, gateway, settings.address)
+        self._change(pod_ip=self._address, sandboxed=True)
+        return PodPlace(self._files, self._logs, self._pause.pid, self._address, self._read_surroundings)
+
+    async def _read_surroundings(self) -> Surroundings:
+        sources = await self._reader.read()
+        return Surroundings(self._pod, sources, self._address, self._node.settings.address, self._node.allocatable)
+
+    async def _fill_volumes(self) -> None:
+        around = await self._read_surroundings()
+        for volume in self._pod["spec"].get("volumes", []):
+            if volumes.is_filled(volume):
+                content = volumes.volume_files(volume, around)
+                files.write_volume(self._files.volumes / volume["name"], content, fs_group(self._pod))
+
+    async def _refresh_volumes(self) -> None:
+        """Bring changed ConfigMaps, Secrets and renewed tokens into the running pod."""
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            try:
+                await self._fill_volumes()
+            except ConfigError as error:
+                log.info("pod %s keeps its files: %s", self._pod["metadata"]["name"], error)
+
+    async def _until_possible(self, action: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Try until it works; False when the pod is to stop before that."""
+        while not self._stop.is_set():
+            try:
+                await action()
+                return True
+            except ConfigError as error:
+                for runner in [*self._init, *self._main]:
+                    runner.record = replace(runner.record, state=Waiting("ContainerCreating", str(error)))
+                self._publisher.wake()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), RETRY_S)
+        return False
+
+    async def _tear_down(self) -> None:
+        """Take away all that the pod had on this machine but its logs."""
+        if self._pause is not None:
+            await network.disconnect_pod(self._pod["metadata"]["uid"])
+            await self._pause.stop()
+        if self._address:
+            self._node.addresses.free(self._address)
+        await asyncio.to_thread(shutil.rmtree, self._files.root, ignore_errors=True)
+        self._change(ended=True, sandboxed=False)
+
+    def _runners(self, key: str, *, is_init: bool) -> list[ContainerRunner]:
+        policy = self._pod["spec"].get("restartPolicy", "Always")
+        if is_init and policy == "Always":
+            policy = "OnFailure"
+        grace_s = self._pod["spec"].get("terminationGracePeriodSeconds", 30)
+        return [
+            ContainerRunner(
+                container,
+                find_image(self._node.images, container["image"]),
+                policy=policy,
+                grace_s=grace_s,
+                changed=self._publisher.wake,
+            )
+            for container in self._pod["spec"].get(key, [])
+        ]
+
+    def _grace_s(self) -> float:
+        """How long the containers may take to end; an object that is already gone waits for nobody."""
+        if self._object.is_mute:
+            return GONE_GRACE_S
+        metadata, spec = self._pod["metadata"], self._pod["spec"]
+        return float(metadata.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds", 30)))
+
+    def _current_view(self) -> PodView:
+        init, main = (tuple(runner.record for runner in group) for group in (self._init, self._main))
+        return replace(self._view, init=init, main=main, generation=self._pod["metadata"].get("generation", 0))
+
+    def _fail(self, reason: str, message: str) -> None:
+        self._change(failure=(reason, message))
+
+    def _change(self, **changes: Any) -> None:
+        self._view = replace(self._view, **changes)
+        self._publisher.wake()

@@ -1,0 +1,104 @@
+"""The namespaces of one cluster: a network without an uplink, mounts of its own, and a PID namespace for what it runs.
+
+Two ways lead in. `outside` runs a host program in the cluster's network while it stays an ordinary process of the
+host: signals reach it, its parent waits for it. `inside` runs a server in the PID namespace too: it cannot outlive the
+cluster.
+This file must not know which programs those are.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+from devcluster.errors import ServerError
+from devcluster.paths import ROOT
+
+
+class Namespaces:
+    """The namespaces held by one holder process."""
+
+    def __init__(self, holder_pid: int, inner_pid: int, holder: subprocess.Popen[str] | None = None) -> None:
+        self.holder_pid = holder_pid
+        self.inner_pid = inner_pid
+        self._holder = holder
+
+    @classmethod
+    def create(cls, resolv_conf: Path, log: IO[bytes], path: str) -> "Namespaces":
+        """Makes new namespaces that end with this process, however it ends.
+
+        Args:
+            resolv_conf: what programs in the namespace read as /etc/resolv.conf.
+            log: takes the holder's messages.
+            path: PATH for the holder.
+
+        Raises:
+            ServerError: the kernel or the rights of this process do not allow it.
+        """
+        command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--propagation", "private"]
+        holder = subprocess.Popen(
+            [*command, sys.executable, "-m", "devcluster.holder", str(resolv_conf)],
+            cwd=ROOT,
+            env={**os.environ, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the starter, who then stops the cluster in order
+        )
+        assert holder.stdout is not None
+        line = holder.stdout.readline().strip()
+        if not line.isdigit():
+            holder.wait()
+            raise ServerError(f"the namespaces could not be made (exit code {holder.returncode})")
+        return cls(holder.pid, int(line), holder)
+
+    def outside(self, argv: list[str], cwd: Path) -> list[str]:
+        """The command that runs `argv` on the cluster's network, as a process of the host's PID namespace."""
+        enter = ["nsenter", f"--target={self.holder_pid}", "--net", "--mount", f"--wdns={cwd}"]
+        return [*enter, "--", "setpriv", "--pdeathsig", "KILL", "--", *argv]
+
+    def inside(self, argv: list[str], cwd: Path) -> list[str]:
+        """The command that runs `argv` as a process of the cluster; nsenter, its parent, carries the exit code."""
+        proc = f"/proc/{self.inner_pid}/ns"
+        enter = [f"--net={proc}/net", f"--mount={proc}/mnt", f"--pid={proc}/pid_for_children", f"--wdns={cwd}"]
+        return ["nsenter", *enter, "--", "setpriv", "--pdeathsig", "KILL", "--", *argv]
+
+    def destroy(self, timeout_s: float = 10.0) -> None:
+        """Ends every process of the cluster; the namespaces and their mounts go with the last one."""
+        members = self.members()
+        for pid in (self.holder_pid, self.inner_pid):
+            _kill(pid)
+        if self._holder is not None:
+            self._holder.wait()
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in members):
+            time.sleep(0.02)
+
+    def members(self) -> list[int]:
+        """PIDs, as the host sees them, of the processes in the cluster's PID namespace."""
+        try:
+            wanted = os.readlink(f"/proc/{self.inner_pid}/ns/pid_for_children")
+        except FileNotFoundError:
+            return []
+        return [pid for pid in _all_pids() if _namespace_of(pid) == wanted]
+
+
+def _all_pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _namespace_of(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""  # it ended meanwhile
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

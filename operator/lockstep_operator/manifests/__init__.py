@@ -1,0 +1,1 @@
+"""The objects that the operator makes, each built by a pure function."""

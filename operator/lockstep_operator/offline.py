@@ -1,0 +1,71 @@
+"""What a file of ServingDeployments would become, without a cluster: the manifests of a first reconciliation."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
+
+from lockstep_operator import names
+from lockstep_operator.actions import CreateGroup, CreateService
+from lockstep_operator.dump import dump_yaml
+from lockstep_operator.errors import SpecError
+from lockstep_operator.plan import plan
+from lockstep_operator.record import Status
+from lockstep_operator.spec import find_identity_faults, parse_resource
+from lockstep_operator.state import Observed
+
+
+def plan_file(text: str) -> str:
+    """Return the manifests as YAML documents, without the owner references, which need a cluster.
+
+    Raises:
+        SpecError: lists every fault of every document, each with its field.
+    """
+    try:
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.YAMLError as error:
+        raise SpecError([f"not YAML: {error}"]) from error
+    if not documents:
+        raise SpecError(["the file holds no object"])
+    manifests: list[dict[str, Any]] = []
+    problems: list[str] = []
+    for number, document in enumerate(documents, start=1):
+        try:
+            manifests += plan_document(document)
+        except SpecError as error:
+            where = f"document {number}: " if len(documents) > 1 else ""
+            problems += [f"{where}{problem}" for problem in error.problems]
+    if problems:
+        raise SpecError(problems)
+    return dump_yaml(manifests)
+
+
+def plan_document(document: Any) -> list[dict[str, Any]]:
+    """List the manifests that one ServingDeployment would become.
+
+    Raises:
+        SpecError: lists every fault with its field.
+    """
+    if not isinstance(document, dict):
+        raise SpecError(["must be an object with apiVersion, kind, metadata and spec"])
+    faults = find_identity_faults(document)
+    if faults:
+        raise SpecError(faults)
+    spec = parse_resource(document)
+    seen = Observed(
+        namespace=document["metadata"].get("namespace", "default"),
+        name=document["metadata"]["name"],
+        uid="",
+        generation=1,
+        deleting=False,
+        finalizers=(names.FINALIZER,),
+        resource_version="",
+        spec=spec,
+        problems=(),
+        before=Status(),
+        mpijobs_served=True,
+    )
+    steps = plan(seen, datetime.now(UTC))
+    return [step.manifest for step in steps.actions if isinstance(step, (CreateService, CreateGroup))]

@@ -1,0 +1,87 @@
+"""observe -> plan -> apply -> status, once, for one deployment. Everything is decided from what is there now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from lockstep_operator.apply import Applier
+from lockstep_operator.decode import encode
+from lockstep_operator.drain import Drains
+from lockstep_operator.errors import KubeError
+from lockstep_operator.events import build_event, list_notes
+from lockstep_operator.kube import DEPLOYMENTS, EVENTS, Kube, Object
+from lockstep_operator.metrics import Metrics
+from lockstep_operator.observe import observe
+from lockstep_operator.plan import plan
+from lockstep_operator.record import Status
+from lockstep_operator.state import Observed
+from lockstep_operator.status import status
+
+logger = logging.getLogger(__name__)
+Key = tuple[str, str]
+"""A deployment's namespace and name."""
+CONFLICT_RETRY_S = 30.0
+WRITTEN_RETRY_S = 1.0
+"""After a status was written: a failure that is on record now is acted upon."""
+
+
+class Reconciler:
+    """Brings deployments to what their specs say, one pass at a time.
+
+    Args:
+        kube: the API server.
+        drains: the way to launchers.
+        metrics: told what was done.
+        clock: the time, with a time zone.
+    """
+
+    def __init__(
+        self, kube: Kube, drains: Drains, metrics: Metrics, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._kube = kube
+        self._drains = drains
+        self._metrics = metrics
+        self._clock = clock
+        self._applier = Applier(kube, drains, self._count_restart)
+
+    def reconcile(self, key: Key) -> float | None:
+        """Do one pass.
+
+        Returns:
+            Seconds after which to look again although nothing happened; None when only an event matters.
+
+        Raises:
+            KubeError: the API server refused something; try again later.
+        """
+        deployment = self._kube.find(DEPLOYMENTS, *key)
+        if deployment is None:
+            self._metrics.forget(*key)
+            return None
+        seen = observe(self._kube, self._drains, deployment)
+        now = self._clock()
+        steps = plan(seen, now)
+        conflicts = self._applier.apply(seen, steps.actions, now)
+        if steps.changes_deployment:
+            return 0.0
+        after = status(seen, conflicts, now)
+        self._metrics.show(*key, after)
+        if self._write_status(seen, deployment, after, now):
+            return WRITTEN_RETRY_S
+        return CONFLICT_RETRY_S if conflicts else steps.again_s
+
+    def _write_status(self, seen: Observed, deployment: Object, after: Status, now: datetime) -> bool:
+        """Write a status that differs, then say what changed; True when it was written."""
+        if after == seen.before or (seen.deleting and not seen.has_finalizer):
+            return False
+        self._kube.replace_status(DEPLOYMENTS, deployment | {"status": encode(after)})
+        for note in list_notes(seen.before, after):
+            try:
+                self._kube.create(EVENTS, build_event(seen, note, now))
+            except KubeError as error:  # an Event is a courtesy; a namespace that is being deleted takes none
+                logger.warning("%s/%s: Event %s: %s", seen.namespace, seen.name, note.reason, error)
+        return True
+
+    def _count_restart(self, seen: Observed, reason: str) -> None:
+        self._metrics.count_restart(seen.namespace, seen.name, reason)

@@ -1,0 +1,27 @@
+from collections.abc import Iterator
+
+import pytest
+
+from devcluster.cluster import Cluster
+from lockstep_operator.kube import Kube
+from support.cluster import cluster, cluster_namespace, start_cluster  # noqa: F401
+from support.kubelet import Kubelet
+from support.operator_process import OperatorProcess, connect, install
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: Cluster) -> Iterator[OperatorProcess]:  # noqa: F811
+    process = OperatorProcess(cluster, install(cluster))
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture(scope="session")
+def kube(cluster: Cluster) -> Kube:  # noqa: F811
+    return connect(cluster.kubeconfig)
+
+
+@pytest.fixture
+def kubelet(kube: Kube, cluster_namespace: str) -> Kubelet:  # noqa: F811
+    return Kubelet(kube, cluster_namespace)

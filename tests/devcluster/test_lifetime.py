@@ -1,0 +1,101 @@
+"""What a cluster leaves behind when it ends: nothing, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from devcluster import state
+from devcluster.cluster import Cluster
+from devcluster.errors import DevclusterError, ServerError
+from devcluster.paths import ROOT
+
+pytestmark = pytest.mark.cluster
+
+START = """
+import sys, time
+from pathlib import Path
+from devcluster.cluster import Cluster
+cluster = Cluster("orphan", Path(sys.argv[1]))
+cluster.start()
+print("started", flush=True)
+time.sleep(600)
+"""
+
+
+def processes_in(network: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.readlink(entry / "ns" / "net") == network:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def network_of(pid: int) -> str:
+    return os.readlink(f"/proc/{pid}/ns/net")
+
+
+def within(seconds: float, true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_stop_leaves_no_process_no_network_and_no_mount(tmp_path: Path) -> None:
+    links, mounts = Path("/proc/net/dev").read_text().count(":"), mount_points()
+    cluster = Cluster("one", tmp_path)
+    cluster.start()
+    network = network_of(cluster.namespaces.holder_pid)
+    assert len(processes_in(network)) >= 6
+    # A program that forks and leaves its parent must go as well.
+    cluster.servers.start("stray", ["sh", "-c", "setsid sleep 1000 & exec sleep 1000"])
+
+    cluster.stop()
+
+    assert within(10, lambda: not processes_in(network))
+    assert Path("/proc/net/dev").read_text().count(":") == links
+    assert mount_points() == mounts
+    assert not (cluster.state / "pki").exists()
+
+
+def mount_points() -> list[str]:
+    return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+
+
+def test_a_killed_starter_takes_its_cluster_with_it(tmp_path: Path) -> None:
+    starter = subprocess.Popen([sys.executable, "-c", START, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    assert starter.stdout.readline() == "started\n"
+    folder = tmp_path / "orphan"
+    with pytest.raises(DevclusterError, match="is running"):
+        state.claim(folder)
+    network = network_of(state.running(folder).holder_pid)
+
+    starter.send_signal(signal.SIGKILL)
+    starter.wait()
+
+    assert within(20, lambda: not processes_in(network))
+    descriptor = state.claim(folder)
+    assert [entry.name for entry in folder.iterdir()] == ["lock"]
+    state.release(folder, descriptor)
+
+
+def test_a_server_that_ends_is_named_with_the_end_of_its_log(cluster: Cluster) -> None:
+    cluster.servers.start("crasher", ["sh", "-c", "echo no such luck; exit 3"])
+
+    with pytest.raises(ServerError, match=r"(?s)crasher ended with exit code 3.*no such luck"):
+        cluster.wait_until("something else is ready", lambda: False, 30)
+
+    cluster.servers.stop("crasher")

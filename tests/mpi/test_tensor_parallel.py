@@ -1,0 +1,107 @@
+"""Two ranks that share a model's weights give what one rank gives; real mpirun, real gloo."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support import recall_model, tp_ranks
+from support.tiny_models import CONFIGS, save_tiny_model
+
+from lockstep_worker.model.loader import load_model
+
+pytestmark = pytest.mark.mpi
+
+FAMILIES = ["llama", "llama3-rope", "qwen3", "mistral-window", "gpt_oss", "gemma2", "phi3", "olmo2", "granite"]
+PROMPTS = [[5, 6, 7, 8, 90, 41, 33], [3], [*range(20, 40)], [*range(10, 19)]]
+RANKS = 2
+
+Job = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("models")
+    found = {family: save_tiny_model(family, base) for family in [*FAMILIES, "qwen3_moe"]}
+    found["recall"] = recall_model.PATH
+    found["sharded"] = _in_two_files(found["llama"], base / "sharded")
+    return found
+
+
+@pytest.fixture(scope="module")
+def ranks(folders: dict[str, Path]) -> list[Job]:
+    """What each of two ranks got, by folder."""
+    job = folders["llama"].parent / "job"
+    job.write_text(json.dumps({"models": [str(path) for path in folders.values()], "prompts": PROMPTS}))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {
+        **os.environ,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+    mpirun = Path(sys.executable).parent / "mpirun"
+    program = [sys.executable, "-m", "mpi4py", tp_ranks.__file__, str(job)]
+    done = subprocess.run(
+        [mpirun, "-n", str(RANKS), *program], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240
+    )
+    assert done.returncode == 0, done.stdout.decode()
+    return [json.loads(Path(f"{job}.{rank}").read_text()) for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "recall", "sharded"])
+def test_two_ranks_give_what_one_gives(folders: dict[str, Path], ranks: list[Job], name: str) -> None:
+    path = str(folders[name])
+    first, second = (rank[path] for rank in ranks)
+    assert first == second, "ranks differ"
+    alone = tp_ranks.observe(load_model(path, device=torch.device("cpu"), dtype="float32"), PROMPTS)
+    torch.testing.assert_close(torch.tensor(first["logits"]), torch.tensor(alone["logits"]), atol=2e-3, rtol=1e-3)
+    assert first["tokens"] == alone["tokens"]
+
+
+@pytest.mark.parametrize("name", ["llama", "llama3-rope", "qwen3", "recall", "granite"])
+def test_a_rank_holds_half_of_the_layers_and_of_the_cache(
+    folders: dict[str, Path], ranks: list[Job], name: str
+) -> None:
+    path = str(folders[name])
+    model = load_model(path, device=torch.device("cpu"), dtype="float32")
+    embedding = model._network.get_input_embeddings().weight.numel()
+    layers = sum(parameter.numel() for parameter in model._network.parameters()) - embedding
+    assert ranks[0][path]["kv_heads"] == model.kv_heads_local // RANKS
+    assert ranks[0][path]["weights"] - embedding < 0.6 * layers + 0.5 * embedding
+
+
+def test_a_model_whose_plan_is_not_served_is_refused_on_all_ranks(folders: dict[str, Path], ranks: list[Job]) -> None:
+    for rank in ranks:
+        assert "moe_tp_experts" in rank[str(folders["qwen3_moe"])]["refused"]
+
+
+def test_every_tested_family_is_one_that_exists() -> None:
+    assert set(FAMILIES) <= set(CONFIGS)
+
+
+def _in_two_files(source: Path, target: Path) -> Path:
+    """Write the same checkpoint as two files with an index, as large models come."""
+    target.mkdir()
+    (target / "config.json").write_text((source / "config.json").read_text())
+    tensors = load_file(source / "model.safetensors")
+    names = sorted(tensors)
+    parts = {"one.safetensors": names[::2], "two.safetensors": names[1::2]}
+    for file, part in parts.items():
+        save_file({name: tensors[name] for name in part}, target / file, metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": {name: file for file, part in parts.items() for name in part}}
+    (target / "model.safetensors.index.json").write_text(json.dumps(index))
+    return target

@@ -1,0 +1,139 @@
+"""A small engine at the other end of the frontend's link: it speaks the real wire and answers with scripted tokens."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+import zmq
+
+from lockstep_worker.request import (
+    Cancel,
+    Drained,
+    EngineDown,
+    FinishCode,
+    Inbound,
+    NewRequest,
+    Outbound,
+    Progress,
+    Refused,
+    Shutdown,
+    Tokens,
+)
+
+Script = Callable[[NewRequest], Iterable[tuple[int, int]]]
+"""What a request gets: (token, finish code) for each step."""
+
+
+def say(ids: Iterable[int], code: int = FinishCode.LENGTH) -> Script:
+    """Return a script that gives these ids and ends with the last of them."""
+    tokens = list(ids)
+    return lambda _request: [(token, 0) for token in tokens[:-1]] + [(tokens[-1], code)]
+
+
+def say_forever(token: int) -> Script:
+    """Return a script that never ends."""
+    return lambda _request: itertools.repeat((token, 0))
+
+
+class ScriptedEngine:
+    """Rank 0 and, where a test wants them, its peers: one thread that steps every `step_s` seconds.
+
+    Args:
+        inbound: address that the frontend binds for requests.
+        outbound: address that the frontend binds for tokens.
+        script: what each request gets; may be replaced at any time.
+        step_s: time of a step.
+    """
+
+    def __init__(self, inbound: str, outbound: str, script: Script, step_s: float = 0.002) -> None:
+        self.script = script
+        self.step_s = step_s
+        self.is_silent = False
+        """Whether no progress is reported."""
+        self.refusal: str | None = None
+        self.requests: list[NewRequest] = []
+        self.cancelled: list[int] = []
+        self.is_shut_down = False
+        self._running: dict[int, Iterator[tuple[int, int]]] = {}
+        self._context = zmq.Context()
+        self._requests = self._context.socket(zmq.PULL)
+        self._requests.connect(inbound)
+        self._tokens = self._context.socket(zmq.PUSH)
+        self._tokens.connect(outbound)
+        self._outbox: deque[Outbound] = deque()
+        self._decoder: msgspec.msgpack.Decoder[Inbound] = msgspec.msgpack.Decoder(Inbound)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> ScriptedEngine:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    @property
+    def running(self) -> list[int]:
+        """Handles that are generating."""
+        return list(self._running)
+
+    def publish(self, message: Outbound) -> None:
+        """Send a message of the test's own, such as `EngineDown`."""
+        self._outbox.append(message)
+
+    def die(self, rank: int, reason: str, exit_code: int) -> None:
+        """Tell the frontend that a rank is about to end the group."""
+        self.publish(EngineDown(rank, reason, exit_code))
+
+    def _run(self) -> None:
+        next_progress_s = 0.0
+        try:
+            while not self._stop.is_set():
+                if not self.is_silent and time.monotonic() >= next_progress_s:
+                    self._send(Progress(0, len(self._running), 0, 1, 10))
+                    next_progress_s = time.monotonic() + 0.2
+                while self._outbox:
+                    self._send(self._outbox.popleft())
+                self._take()
+                self._step()
+        finally:
+            self._context.destroy(linger=200)
+
+    def _take(self) -> None:
+        if not self._requests.poll(max(int(self.step_s * 1000), 1)):
+            return
+        while self._requests.poll(0):
+            match self._decoder.decode(self._requests.recv()):
+                case NewRequest() as request:
+                    self.requests.append(request)
+                    if self.refusal is not None:
+                        self._send(Refused(request.handle, self.refusal, "prompt"))
+                    else:
+                        self._running[request.handle] = iter(self.script(request))
+                case Cancel(handle):
+                    self.cancelled.append(handle)
+                    self._running.pop(handle, None)
+                case Shutdown():
+                    self.is_shut_down = True
+                    self._send(Drained(0))
+
+    def _step(self) -> None:
+        handles, tokens, codes = [], [], []
+        for handle, script in list(self._running.items()):
+            token, code = next(script, (-1, FinishCode.CANCELLED))
+            if code:
+                del self._running[handle]
+            handles.append(handle)
+            tokens.append(token)
+            codes.append(code)
+        if handles:
+            self._send(Tokens.pack(0, 0, handles, tokens, codes))
+
+    def _send(self, message: Outbound) -> None:
+        self._tokens.send(msgspec.msgpack.encode(message))

@@ -1,0 +1,107 @@
+"""A group of one rank inside the test's own process: the real loop, scheduler, model and sampler, without a link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from prometheus_client import CollectorRegistry
+
+from lockstep_worker.dist.comm import Comm, SingleComm
+from lockstep_worker.executor.launch import Launcher
+from lockstep_worker.executor.loop import Loop, Parts
+from lockstep_worker.executor.scheduler import Scheduler
+from lockstep_worker.executor.slots import SlotTable
+from lockstep_worker.health.hang import HangDetector
+from lockstep_worker.metrics import RankMetrics
+from lockstep_worker.model.cache import BlockPool
+from lockstep_worker.model.forward import Model
+from lockstep_worker.request import FinishCode, Inbound, NewRequest, SamplingParams, Shutdown, Tokens
+
+RECALL = Path(__file__).resolve().parents[2] / "models" / "recall"
+
+
+@dataclass
+class Script:
+    """Hands the loop its items: a list an exchange."""
+
+    turns: list[list[Inbound]]
+
+    def wait(self, timeout_s: float) -> None:
+        pass
+
+    def take(self) -> list[Inbound]:
+        return self.turns.pop(0) if self.turns else []
+
+
+@dataclass
+class Record:
+    """Stands where the link's publisher does and keeps what every request got."""
+
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    codes: dict[int, FinishCode] = field(default_factory=dict)
+    messages: int = 0
+
+    def send(self, message: object) -> None:
+        pass
+
+    def publish(self, step, handle_of, sampled, cancelled) -> None:
+        self.messages += 1
+        if sampled is not None:
+            for row, token, code in zip(sampled.rows, sampled.tokens, sampled.codes, strict=True):
+                self._note(int(handle_of[row]), int(token), int(code))
+        for handle in cancelled:
+            self.codes[handle] = FinishCode.CANCELLED
+
+    def _note(self, handle: int, token: int, code: int) -> None:
+        assert handle not in self.codes, f"a token after the end of {handle}"
+        self.tokens.setdefault(handle, []).append(token)
+        if code:
+            self.codes[handle] = FinishCode(code)
+
+
+@dataclass
+class LocalGroup:
+    """Builds a fresh engine around a loaded model and runs scripts through it."""
+
+    model: Model
+    max_batch_size: int = 64
+    max_num_tokens: int = 256
+    num_blocks: int = 2048
+    block_size: int = 16
+    overlap: bool = True
+    prefix_cache: bool = True
+    comm: Comm = field(default_factory=SingleComm)
+
+    def __post_init__(self) -> None:
+        longest = self.model.max_model_len
+        table = SlotTable(self.max_batch_size, longest, -(-longest // self.block_size), torch.device("cpu"))
+        pool = BlockPool(self.num_blocks, self.block_size, prefix_cache=self.prefix_cache)
+        self.model.create_cache(self.num_blocks, self.block_size)
+        self.scheduler = Scheduler(table, pool, self.max_num_tokens)
+        self.registry = CollectorRegistry()
+        self.metrics = RankMetrics(self.registry, 0)
+        self.detector = HangDetector(0, on_hang=lambda hang: None)
+
+    def run(self, turns: Iterable[list[Inbound]]) -> Record:
+        record = Record()
+        parts = Parts(
+            comm=self.comm,
+            scheduler=self.scheduler,
+            launcher=Launcher(self.model, self.scheduler.table, self.block_size),
+            detector=self.detector,
+            metrics=self.metrics,
+            source=Script([*turns, [Shutdown()]]),
+            publisher=record,  # type: ignore[arg-type]
+        )
+        Loop(parts, max_model_len=self.model.max_model_len, overlap=self.overlap, debug_checks=True).run()
+        assert self.scheduler.num_requests == 0
+        assert self.scheduler.table.num_free == self.max_batch_size
+        assert self.scheduler.pool.num_free == self.num_blocks
+        return record
+
+    def generate(self, prompts: list[list[int]], params: SamplingParams) -> list[list[int]]:
+        record = self.run([[NewRequest(i + 1, prompt, params) for i, prompt in enumerate(prompts)]])
+        return [record.tokens[i + 1] for i in range(len(prompts))]

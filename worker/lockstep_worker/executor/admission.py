@@ -1,0 +1,103 @@
+"""How requests get in: rank 0 takes them from its link, refuses the bad ones alone, and every rank admits the rest.
+
+What passes `check_request` can be served by every rank; nothing after it may fail because of what a client sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import zmq
+
+from lockstep_worker.errors import RequestError
+from lockstep_worker.request import MAX_STOP_TOKEN_IDS, Inbound, NewRequest, Refused
+
+MAX_ITEMS_PER_STEP = 512
+"""More wait for the next step, so that a burst does not stall running requests for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request must fit into."""
+
+    vocab_size: int
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+
+
+def check_request(request: NewRequest, limits: Limits) -> None:
+    """Check everything about a request that could hurt a step.
+
+    Raises:
+        RequestError: names the field and the limit.
+    """
+    params, length = request.params, len(request.prompt)
+    if not 1 <= length < limits.max_model_len:
+        raise RequestError(f"prompt has {length} tokens; the limit is 1 to {limits.max_model_len - 1}", "prompt")
+    if min(request.prompt) < 0 or max(request.prompt) >= limits.vocab_size:
+        raise RequestError(f"prompt holds a token id outside 0 to {limits.vocab_size - 1}", "prompt")
+    if params.max_tokens < 1:
+        raise RequestError(f"max_tokens is {params.max_tokens}; the least is 1", "max_tokens")
+    for field in ("end_ids", "stop_token_ids"):
+        if len(getattr(params, field)) > MAX_STOP_TOKEN_IDS:
+            raise RequestError(f"{field} has more than {MAX_STOP_TOKEN_IDS} ids", field)
+    if not 0 <= params.seed < 1 << 63:
+        raise RequestError("seed is outside 0 to 2**63 - 1", "seed")
+    most = min(length + params.max_tokens, limits.max_model_len)
+    needed = -(-most // limits.block_size)
+    if needed > limits.num_blocks:
+        raise RequestError(f"the request may need {needed} KV blocks; the pool has {limits.num_blocks}", "max_tokens")
+
+
+class Intake:
+    """Rank 0's end of the link: requests, cancels and the shutdown, in order.
+
+    Args:
+        context: of this process.
+        address: where the frontend binds its PUSH socket.
+        limits: for `check_request`.
+        refuse: sends a refusal back.
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, limits: Limits, refuse: Callable[[Refused], None]
+    ) -> None:
+        self._socket = context.socket(zmq.PULL)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.connect(address)
+        self._decoder = msgspec.msgpack.Decoder(Inbound)
+        self._limits = limits
+        self._refuse = refuse
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until something arrives or the time is over; the kernel wakes it."""
+        self._socket.poll(int(timeout_s * 1000))
+
+    def take(self) -> list[Inbound]:
+        """Take everything that has arrived, at most `MAX_ITEMS_PER_STEP`, without waiting; bad requests are refused."""
+        items: list[Inbound] = []
+        while len(items) < MAX_ITEMS_PER_STEP:
+            try:
+                item = self._decoder.decode(self._socket.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                break
+            if self._acceptable(item):
+                items.append(item)
+        return items
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close(linger=0)
+
+    def _acceptable(self, item: Inbound) -> bool:
+        if not isinstance(item, NewRequest):
+            return True
+        try:
+            check_request(item, self._limits)
+        except RequestError as error:
+            self._refuse(Refused(item.handle, error.message, error.field))
+            return False
+        return True

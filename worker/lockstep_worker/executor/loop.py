@@ -1,0 +1,212 @@
+"""The step loop of one rank: every rank of a group runs it, together.
+
+With overlap a step launches its forward before it looks at the tokens of the one before: the device works while the
+host updates and publishes. Without overlap it looks at its own. Both give the same tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from dataclasses import dataclass
+from typing import Protocol
+
+from lockstep_worker.dist.comm import Comm
+from lockstep_worker.executor.exchange import Exchange, Exchanged, Status
+from lockstep_worker.executor.idle import BEAT_S, wait_asleep, wait_awake
+from lockstep_worker.executor.launch import Launched, Launcher
+from lockstep_worker.executor.publish import Publisher
+from lockstep_worker.executor.report import Reporter
+from lockstep_worker.executor.scheduler import Plan, Scheduler
+from lockstep_worker.executor.slots import Sequence, ineligible_reason
+from lockstep_worker.executor.timing import StepTimer
+from lockstep_worker.executor.update import Sampled, live_rows, update_requests
+from lockstep_worker.health.hang import HangDetector
+from lockstep_worker.metrics import RankMetrics
+from lockstep_worker.request import Cancel, Inbound, NewRequest
+
+log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Where rank 0 gets its items; the link's intake, or a test's list."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until there may be something to take."""
+
+    def take(self) -> list[Inbound]:
+        """Take what is there, checked, without waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a loop is made of; `source` and `publisher` are rank 0's."""
+
+    comm: Comm
+    scheduler: Scheduler
+    launcher: Launcher
+    detector: HangDetector
+    metrics: RankMetrics
+    source: Source | None
+    publisher: Publisher | None
+
+
+class Loop:
+    """Steps until a `Shutdown` came and everything before it is done.
+
+    Args:
+        parts: its parts.
+        max_model_len: the context limit, for new sequences.
+        overlap: launch before collecting the step before.
+        debug_checks: verify the block pool after every step.
+    """
+
+    def __init__(self, parts: Parts, *, max_model_len: int, overlap: bool, debug_checks: bool = False) -> None:
+        self._parts = parts
+        self._scheduler = parts.scheduler
+        self._table = parts.scheduler.table
+        self._exchange = Exchange(parts.comm, parts.metrics)
+        self._timer = StepTimer(parts.metrics)
+        self._reporter = Reporter(parts.scheduler, parts.metrics, parts.publisher)
+        self._max_model_len = max_model_len
+        self._overlap = overlap
+        self._debug_checks = debug_checks
+        self._beat_s = min(BEAT_S, parts.detector.timeout_s / 4) if parts.detector.timeout_s else BEAT_S
+        self._step = 0
+        self._digest = 0
+        self._in_flight: Launched | None = None
+        self._cancelled: list[int] = []
+        self._closing = False
+
+    def run(self) -> None:
+        """Step until the end."""
+        self._parts.detector.checkpoint()
+        exchanged = self._park()
+        while not (exchanged.idle and self._closing):
+            exchanged = self._park() if exchanged.idle else self.step(exchanged)
+        log.info("all requests are done; leaving the loop after %d steps", self._step)
+
+    def describe(self) -> str:
+        """Say where the loop stands, for a hang's report; reads without locks."""
+        scheduler = self._scheduler
+        return (
+            f"step {self._step}, exchange {'posted' if self._exchange.posted else 'not posted'}, "
+            f"forward {'in flight' if self._in_flight else 'none'}, {scheduler.num_running} running, "
+            f"{len(scheduler.waiting)} waiting, {scheduler.pool.num_free} free blocks"
+        )
+
+    def step(self, exchanged: Exchanged) -> Exchanged:
+        """One step, from what the ranks exchanged to the exchange that opens the next."""
+        self._timer.begin()
+        self._admit(exchanged.items)
+        plan = self._schedule()
+        launched = self._launch(plan)
+        self._post()
+        self._finish(self._in_flight if self._overlap else launched)
+        self._in_flight = launched if self._overlap else None
+        self._reporter.step(plan)
+        self._parts.detector.checkpoint()
+        return self._next()
+
+    def _admit(self, items: list[Inbound]) -> None:
+        for item in items:
+            match item:
+                case NewRequest():
+                    self._scheduler.add(Sequence.of(item, self._max_model_len))
+                case Cancel():
+                    if self._scheduler.cancel(item.handle):
+                        self._cancelled.append(item.handle)
+                case _:
+                    self._closing = True
+        self._timer.mark("admit")
+
+    def _schedule(self) -> Plan | None:
+        plan = self._scheduler.schedule()
+        if plan is not None:
+            self._digest = zlib.crc32(plan.counts.tobytes(), zlib.crc32(plan.rows.tobytes(), self._digest))
+        self._timer.mark("schedule")
+        return plan
+
+    def _launch(self, plan: Plan | None) -> Launched | None:
+        if plan is None:
+            return None
+        self._timer.forward(end_of_forward=False)
+        launched = self._parts.launcher.launch(plan)
+        self._timer.forward(end_of_forward=True)
+        self._timer.mark("launch")
+        return launched
+
+    def _finish(self, launched: Launched | None) -> None:
+        """Collect a launch, update the slot table and publish; then free what ended."""
+        sampled = self._collect(launched)
+        if sampled is not None:
+            sampled = self._update(sampled)
+        self._publish(sampled)
+        for slot in () if sampled is None else sampled.rows[sampled.codes != 0].tolist():
+            self._scheduler.finish(slot)
+        if self._debug_checks:
+            self._scheduler.pool.check()
+
+    def _collect(self, launched: Launched | None) -> Sampled | None:
+        if launched is None:
+            return None
+        sampled = live_rows(self._table, self._parts.launcher.collect(launched))
+        self._digest = zlib.crc32(sampled.tokens.tobytes(), self._digest)
+        self._timer.mark("collect")
+        return sampled
+
+    def _update(self, sampled: Sampled) -> Sampled:
+        start = time.perf_counter()
+        sampled, batched = update_requests(self._table, sampled)
+        path = "batched" if batched == sampled.rows.size else "per_request"
+        metrics = self._parts.metrics
+        metrics.sampler_update_seconds[(path,)].observe(time.perf_counter() - start)
+        metrics.sampler_requests_total[("batched", "")].inc(batched)
+        for slot in sampled.rows[batched:].tolist():
+            reason = ineligible_reason(self._table.sequence(slot).params)
+            metrics.sampler_requests_total[("per_request", reason)].inc()
+        self._timer.mark("update")
+        return sampled
+
+    def _publish(self, sampled: Sampled | None) -> None:
+        if self._parts.publisher is not None:
+            self._parts.publisher.publish(self._step, self._table.handle, sampled, self._cancelled)
+        self._cancelled = []
+        self._timer.mark("publish")
+
+    # --- the exchange, awake and parked -------------------------------------------------------------------------------
+    def _post(self) -> None:
+        """Enter the next step's exchange, so that it completes under the forward and the host's tail."""
+        source, pool = self._parts.source, self._scheduler.pool
+        self._step += 1
+        self._exchange.post(
+            Status(self._step, self._scheduler.num_requests, pool.num_free, self._digest),
+            source.take() if source else [],
+        )
+        self._timer.mark("exchange")
+
+    def _next(self) -> Exchanged:
+        start = time.perf_counter()
+        exchanged = self._exchange.complete(wait_awake)
+        self._parts.metrics.collective_wait_seconds[("exchange",)].observe(time.perf_counter() - start)
+        self._parts.metrics.rank_skew_seconds.observe(exchanged.skew_s)
+        self._timer.mark("exchange")
+        self._timer.finish()
+        return exchanged
+
+    def _park(self) -> Exchanged:
+        """Sleep until some rank has work: one tiny exchange a beat, and nothing else."""
+        self._timer.park()
+        self._in_flight = None
+        with self._parts.detector.pause("idle", beat=True):
+            while True:
+                self._reporter.tell_progress()
+                if self._parts.source is not None:
+                    self._parts.source.wait(self._beat_s)
+                self._post()
+                exchanged = self._exchange.complete(wait_asleep)
+                self._parts.detector.beat()
+                if not exchanged.idle:
+                    return exchanged
+                self._reporter.count(None)

@@ -1,0 +1,65 @@
+"""How tokens get out: one message a step, straight from the rank that made them to the frontend."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import zmq
+
+from lockstep_worker.executor.slots import Int64
+from lockstep_worker.executor.update import Sampled
+from lockstep_worker.request import EngineDown, FinishCode, Outbound, Tokens
+
+_encoder = msgspec.msgpack.Encoder()
+_NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))
+
+
+class Publisher:
+    """A rank's end of the outbound link. Sends never block the loop: the frontend's queue has no bound, its intake has.
+
+    Args:
+        context: of this process.
+        address: where the frontend binds its PULL socket.
+        rank: this rank.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, rank: int) -> None:
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.connect(address)
+        self._rank = rank
+
+    def send(self, message: Outbound) -> None:
+        """Send one message."""
+        self._socket.send(_encoder.encode(message))
+
+    def publish(self, step: int, handle_of: Int64, sampled: Sampled | None, cancelled: list[int]) -> None:
+        """Send a step's tokens and the ends of cancelled requests; nothing when there are none.
+
+        Args:
+            step: the step's number.
+            handle_of: the slot table's handles.
+            sampled: the step's live tokens with their final codes.
+            cancelled: handles that were cancelled in this step.
+        """
+        columns = [_NOTHING if sampled is None else (handle_of[sampled.rows], sampled.tokens, sampled.codes)]
+        if cancelled:
+            count = len(cancelled)
+            columns.append((np.array(cancelled), np.full(count, -1), np.full(count, int(FinishCode.CANCELLED))))
+        handles, tokens, codes = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        if handles.size:
+            self.send(Tokens.pack(self._rank, step, handles, tokens, codes))
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """Close the socket once what was sent has left, within `linger_s`."""
+        self._socket.close(linger=int(linger_s * 1000))
+
+
+def say_engine_down(address: str, rank: int, reason: str, exit_code: int) -> None:
+    """Tell the frontend that the group ends, from whatever thread found out; on a socket and context of its own."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.PUSH)
+    socket.connect(address)
+    socket.send(_encoder.encode(EngineDown(rank, reason, exit_code)))
+    socket.close(linger=250)
+    context.term()

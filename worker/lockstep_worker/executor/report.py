@@ -1,0 +1,76 @@
+"""What a step tells the outside beside its tokens: metrics, and a sign of life for the frontend."""
+
+from __future__ import annotations
+
+import time
+
+from lockstep_worker.executor.idle import BEAT_S
+from lockstep_worker.executor.publish import Publisher
+from lockstep_worker.executor.scheduler import Plan, Scheduler
+from lockstep_worker.metrics import RankMetrics
+from lockstep_worker.request import Progress
+
+
+class Reporter:
+    """Reads the scheduler after a step; never changes anything.
+
+    Args:
+        scheduler: this rank's.
+        metrics: this rank's.
+        publisher: rank 0's link to the frontend; None elsewhere.
+    """
+
+    def __init__(self, scheduler: Scheduler, metrics: RankMetrics, publisher: Publisher | None) -> None:
+        self._scheduler = scheduler
+        self._pool = scheduler.pool
+        self._metrics = metrics
+        self._publisher = publisher
+        self._told_at = 0.0
+        self._seen = (0, 0, 0)
+        metrics.kv_blocks.set(self._pool.num_blocks)
+
+    def step(self, plan: Plan | None) -> None:
+        """Count a step with work and set the gauges to what it left."""
+        self.count(plan)
+        metrics, scheduler = self._metrics, self._scheduler
+        if plan is not None:
+            metrics.iteration_batch_size.observe(plan.rows.size)
+            metrics.step_tokens_total.inc(int(plan.counts.sum()))
+        metrics.requests_running.set(scheduler.num_running)
+        metrics.requests_waiting.set(len(scheduler.waiting))
+        metrics.kv_blocks_used.set(self._pool.num_blocks - self._pool.num_free)
+        self._count_totals()
+        self.tell_progress()
+
+    def count(self, plan: Plan | None) -> None:
+        """Count a step by what it ran."""
+        self._metrics.iterations_total[(_kind(plan),)].inc()
+
+    def tell_progress(self) -> None:
+        """Tell the frontend, about once a second, that the group is alive."""
+        now = time.monotonic()
+        if self._publisher is None or now - self._told_at < BEAT_S / 2:
+            return
+        self._told_at = now
+        scheduler, pool = self._scheduler, self._pool
+        used = pool.num_blocks - pool.num_free
+        self._publisher.send(Progress(0, scheduler.num_running, len(scheduler.waiting), used, pool.num_blocks))
+
+    def _count_totals(self) -> None:
+        """Carry the scheduler's and the pool's own totals over into counters."""
+        totals = (self._scheduler.num_preemptions, self._pool.query_tokens, self._pool.hit_tokens)
+        if totals == self._seen:
+            return
+        preemptions, query, hit = (new - old for new, old in zip(totals, self._seen, strict=True))
+        self._metrics.preemptions_total.inc(preemptions)
+        self._metrics.prefix_cache_query_tokens_total.inc(query)
+        self._metrics.prefix_cache_hit_tokens_total.inc(hit)
+        self._seen = totals
+
+
+def _kind(plan: Plan | None) -> str:
+    if plan is None:
+        return "empty"
+    if plan.num_decodes == plan.rows.size:
+        return "decode"
+    return "mixed" if plan.num_decodes else "prefill"

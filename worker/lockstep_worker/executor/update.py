@@ -1,0 +1,84 @@
+"""`update_requests`: what a step's tokens do to the slot table.
+
+The batched path costs a few vectorised writes whatever the batch, and hands back only the rows that ended. The
+per-request path is the reference; rows whose parameters the batched path does not cover take it, and cost the others
+nothing. Source of the idea: the single-beam, single-step fast paths of TensorRT-LLM's samplers, here by partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep_worker.executor.slots import Int32, Int64, SlotTable
+from lockstep_worker.sampling.finish import finish_code
+
+Codes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one launch drew, on the host: arrays of equal length, a row's slot and its owner's incarnation first."""
+
+    rows: Int32
+    incarnations: Int64
+    tokens: Int64
+    codes: Codes
+
+    def take(self, mask: npt.NDArray[np.bool_]) -> Sampled:
+        """Keep the rows where `mask` is True."""
+        return Sampled(self.rows[mask], self.incarnations[mask], self.tokens[mask], self.codes[mask])
+
+
+def live_rows(table: SlotTable, sampled: Sampled) -> Sampled:
+    """Drop rows whose request ended, was cancelled or was preempted after the launch."""
+    live = table.incarnation[sampled.rows] == sampled.incarnations
+    return sampled if live.all() else sampled.take(live)
+
+
+def update_requests(table: SlotTable, sampled: Sampled) -> tuple[Sampled, int]:
+    """Apply a step's live tokens, each row by the path that it is eligible for.
+
+    Returns:
+        The rows with their final codes, batched ones first, and how many went the batched way.
+    """
+    if not table.num_ineligible:
+        return update_batched(table, sampled), sampled.rows.size
+    slow = table.ineligible[sampled.rows]
+    fast_part = update_batched(table, sampled.take(~slow))
+    slow_part = update_per_request(table, sampled.take(slow))
+    return _join(fast_part, slow_part), fast_part.rows.size
+
+
+def update_batched(table: SlotTable, sampled: Sampled) -> Sampled:
+    """Append every row's token in one write each column; the device's codes stand."""
+    rows = sampled.rows
+    length = table.length[rows]
+    table.tokens[rows, length] = sampled.tokens
+    table.length[rows] = length + 1
+    table.in_flight[rows] = 0
+    return sampled
+
+
+def update_per_request(table: SlotTable, sampled: Sampled) -> Sampled:
+    """Append row by row and decide each finish on the host, from the request's own parameters."""
+    codes = sampled.codes.copy()
+    for index, (slot, token) in enumerate(zip(sampled.rows.tolist(), sampled.tokens.tolist(), strict=True)):
+        sequence = table.sequence(slot)
+        length = int(table.length[slot])
+        table.tokens[slot, length] = token
+        table.length[slot] = length + 1
+        table.in_flight[slot] = 0
+        codes[index] = finish_code(token, length + 1, sequence.limit, sequence.params)
+    return Sampled(sampled.rows, sampled.incarnations, sampled.tokens, codes)
+
+
+def _join(first: Sampled, second: Sampled) -> Sampled:
+    return Sampled(
+        np.concatenate((first.rows, second.rows)),
+        np.concatenate((first.incarnations, second.incarnations)),
+        np.concatenate((first.tokens, second.tokens)),
+        np.concatenate((first.codes, second.codes)),
+    )

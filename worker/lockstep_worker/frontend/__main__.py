@@ -1,0 +1,59 @@
+"""`python -m lockstep_worker.frontend`, started by rank 0 with its settings on standard input.
+
+The process leaves the group of its parent, so that what kills the ranks at once does not keep it from telling its
+clients; the kernel sends it SIGHUP when its parent dies, so that it never stays behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+
+from lockstep_worker import contract
+from lockstep_worker.errors import ConfigError
+from lockstep_worker.frontend.server import serve
+from lockstep_worker.frontend.settings import read_settings
+from lockstep_worker.logs import setup_logs
+
+logger = logging.getLogger("lockstep_worker.frontend")
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Run the frontend to its end and return the exit code."""
+    try:
+        settings = read_settings(sys.stdin.buffer)
+        setup_logs("frontend", settings.log_level)
+        follow_parent(settings.parent_pid)
+        return asyncio.run(serve(settings))
+    except ConfigError as error:
+        print(f"frontend: {error}", file=sys.stderr)
+        return contract.EXIT_CONFIG
+    except OSError as error:
+        logger.error("the frontend cannot serve: %s", error)
+        return contract.EXIT_FRONTEND
+
+
+def follow_parent(parent_pid: int | None) -> None:
+    """Have the kernel send SIGHUP when the parent dies, and leave its process group.
+
+    Raises:
+        ProcessLookupError: it is dead already.
+    """
+    with contextlib.suppress(PermissionError):  # a group's leader cannot leave it, and need not
+        os.setsid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if parent_pid is not None and os.getppid() != parent_pid:
+        raise ProcessLookupError("the rank that started the frontend is gone")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

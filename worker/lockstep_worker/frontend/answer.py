@@ -1,0 +1,68 @@
+"""Answers in one piece: written when all choices have ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.types import Send
+
+from lockstep_worker.frontend.engine import Engine
+from lockstep_worker.frontend.generation import Choice, Generation
+from lockstep_worker.frontend.respond import Responder, send_error, send_json
+from lockstep_worker.frontend.responses import (
+    ChatChoice,
+    ChatResponse,
+    CompletionChoice,
+    CompletionResponse,
+    ReplyMessage,
+    Usage,
+)
+from lockstep_worker.frontend.stream import count_usage
+
+
+class WholeAnswer(Responder):
+    """Answers one generation.
+
+    Args:
+        engine: has opened the generation.
+        generation: what is answered.
+        envelope: `id`, `created` and `model`.
+        is_chat: whether choices are messages.
+    """
+
+    def __init__(self, engine: Engine, generation: Generation, envelope: dict[str, Any], *, is_chat: bool) -> None:
+        super().__init__(engine, generation)
+        self._envelope = envelope
+        self._is_chat = is_chat
+
+    async def _write(self, send: Send) -> None:
+        generation = self._generation
+        await generation.changed()
+        if generation.error is not None:
+            await send_error(send, generation.error)
+            return
+        response = self._chat_response() if self._is_chat else self._completion_response()
+        await send_json(send, 200, response.model_dump_json().encode())
+
+    def _completion_response(self) -> CompletionResponse:
+        choices = [
+            CompletionChoice(index=choice.index, text=choice.take_text(), finish_reason=_reason(choice))
+            for choice in self._generation.choices
+        ]
+        return CompletionResponse(choices=choices, usage=self._usage(), **self._envelope)
+
+    def _chat_response(self) -> ChatResponse:
+        choices = [
+            ChatChoice(
+                index=choice.index, message=ReplyMessage(content=choice.take_text()), finish_reason=_reason(choice)
+            )
+            for choice in self._generation.choices
+        ]
+        return ChatResponse(choices=choices, usage=self._usage(), **self._envelope)
+
+    def _usage(self) -> Usage:
+        return Usage(**count_usage(self._generation))
+
+
+def _reason(choice: Choice) -> str:
+    return choice.finish_reason or "stop"  # a client that is gone reads neither

@@ -1,0 +1,95 @@
+"""The ASGI application: routes, the guard, and every error as an OpenAI error object. Wiring only."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from lockstep_worker.errors import RequestError
+from lockstep_worker.frontend import probes, routes
+from lockstep_worker.frontend.faults import ApiError
+from lockstep_worker.frontend.guard import ApiKeyGuard
+from lockstep_worker.frontend.service import Service
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(service: Service) -> FastAPI:
+    """Build the application around its parts."""
+    app = FastAPI(
+        title="Lockstep",
+        summary="The OpenAI API of one group of ranks.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        max_body_size=service.settings.max_body_bytes,
+    )
+    app.state.service = service
+    app.include_router(routes.router)
+    app.include_router(probes.router)
+    if service.settings.api_key is not None:
+        app.add_middleware(ApiKeyGuard, key=service.settings.api_key)
+    app.add_exception_handler(ApiError, _answer_fault)
+    app.add_exception_handler(RequestError, _answer_fault)
+    app.add_exception_handler(RequestValidationError, _answer_fault)
+    app.add_exception_handler(HTTPException, _answer_fault)
+    app.add_exception_handler(Exception, _answer_fault)
+    _document_validation_as_400(app)
+    return app
+
+
+async def _answer_fault(_request: Request, error: Exception) -> Response:
+    fault = find_fault(error)
+    if fault.status == 500:
+        logger.error("a request failed", exc_info=error)
+    return Response(fault.body(), fault.status, fault.headers, "application/json")
+
+
+def find_fault(error: Exception) -> ApiError:
+    """Return what the client is told about an error."""
+    match error:
+        case ApiError():
+            return error
+        case RequestError():
+            return ApiError.of(error)
+        case RequestValidationError():
+            return _describe_validation(error.errors())
+        case HTTPException():
+            return ApiError(error.status_code, str(error.detail))
+        case _:
+            return ApiError(500, "The server failed; its log says why.")
+
+
+def _describe_validation(errors: Any) -> ApiError:
+    """Name the first field at fault, as `messages.2.role`, and what is wrong with it."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"The body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}.")
+    path = [str(part) for part in first["loc"] if part != "body"]
+    field = ".".join(path) or None
+    if first["type"] == "extra_forbidden":
+        return ApiError(400, f"{field} is not a field of this request.", field)
+    if first["type"] == "unsupported":
+        name = ".".join([*path, first["ctx"]["name"]])
+        return ApiError(400, f"{name} is not supported by this server; leave it out.", name)
+    if first["type"] in {"model_attributes_type", "missing"} and field is None:
+        return ApiError(400, "The body must be a JSON object, sent as application/json.")
+    if first["type"] == "missing":
+        return ApiError(400, f"{field} is required.", field)
+    message: str = first["msg"]
+    return ApiError(400, f"{field}: {message}" if field else message, field)
+
+
+def _document_validation_as_400(app: FastAPI) -> None:
+    """Take FastAPI's own 422 out of the OpenAPI document: this server answers 400."""
+    document = app.openapi()
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)

@@ -1,0 +1,220 @@
+"""The ranks as the frontend sees them: requests go in, tokens come back and find their choice.
+
+Every sequence in flight stands in one dictionary by its handle and leaves it exactly once: ended, cut by a stop string,
+refused, cancelled, or lost with the engine. Knows the link and the generations, and nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable
+
+from lockstep_worker import contract
+from lockstep_worker.frontend.faults import ApiError
+from lockstep_worker.frontend.generation import Choice, Generation
+from lockstep_worker.frontend.link import Link
+from lockstep_worker.frontend.settings import FrontendSettings
+from lockstep_worker.metrics import FrontendMetrics
+from lockstep_worker.request import (
+    Cancel,
+    Drained,
+    EngineDown,
+    FinishCode,
+    NewRequest,
+    Outbound,
+    Progress,
+    Refused,
+    Shutdown,
+    Tokens,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Opens generations, feeds them, and closes them.
+
+    Args:
+        settings: limits and addresses.
+        metrics: what people see of it.
+        on_down: called once with an exit code when the engine is lost.
+        on_drained: called when all ranks have left their loop as they were asked to.
+    """
+
+    def __init__(
+        self,
+        settings: FrontendSettings,
+        metrics: FrontendMetrics,
+        *,
+        on_down: Callable[[int], None],
+        on_drained: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._on_down = on_down
+        self._on_drained = on_drained
+        self._handles = itertools.count(1)
+        self._choices: dict[int, Choice] = {}
+        self._open: set[Generation] = set()
+        self._progress_s: float | None = None
+        self._lost: ApiError | None = None
+        self._link = Link(settings, self.receive)
+
+    @property
+    def num_open(self) -> int:
+        """Requests accepted and not answered to the end."""
+        return len(self._open)
+
+    def unavailable(self) -> ApiError | None:
+        """Say why no request can be served now, or None."""
+        if self._lost is not None:
+            return self._lost
+        if self._progress_s is None:
+            return ApiError(503, "The engine is still starting.", code="engine_starting")
+        return None
+
+    def stalled(self) -> ApiError | None:
+        """Say why the engine does not count as ready, or None: it is unavailable, or shows no progress."""
+        if (reason := self.unavailable()) is not None or self._progress_s is None:
+            return reason
+        age_s = time.monotonic() - self._progress_s
+        if age_s <= self._settings.ready_timeout_s:
+            return None
+        return ApiError(503, f"The engine has shown no progress for {age_s:.1f} seconds.", code="engine_stalled")
+
+    def open(self, generation: Generation) -> None:
+        """Accept a request and send it to rank 0. `close` must follow, whatever happens.
+
+        Raises:
+            ApiError: 503 without an engine, 429 when too many sequences are in flight.
+        """
+        if (reason := self.unavailable()) is not None:
+            raise reason
+        limit = self._settings.max_queued
+        if len(self._choices) + generation.num_running > limit:
+            raise ApiError(429, f"{limit} sequences are in flight, which is the limit; try again later.")
+        self._open.add(generation)
+        self._metrics.requests_in_flight.inc()
+        self._metrics.prompt_tokens_total.inc(generation.prompt_tokens)
+        for choice in generation.choices:
+            if choice.finish_reason is None:
+                choice.handle = next(self._handles)
+                self._choices[choice.handle] = choice
+                self._link.send(NewRequest(choice.handle, choice.prompt, choice.params))
+
+    def end(self, generation: Generation, outcome: str, error: ApiError | None) -> None:
+        """End a request early: its sequences are cancelled and its responder wakes up."""
+        self._release(generation)
+        generation.fail(outcome, error)
+
+    def close(self, generation: Generation) -> None:
+        """The responder is done: free what is left and count the request, once."""
+        if generation not in self._open:
+            return
+        self._open.remove(generation)
+        self._release(generation)
+        metrics = self._metrics
+        metrics.requests_in_flight.dec()
+        metrics.requests_total[generation.outcome or "error",].inc()
+        metrics.request_seconds.observe(time.monotonic() - generation.arrived_s)
+
+    def end_all(self, outcome: str, error: ApiError) -> None:
+        """End every request that is open."""
+        for generation in list(self._open):
+            self.end(generation, outcome, error)
+
+    def lose(self, reason: str, exit_code: int) -> None:
+        """The engine is gone: nothing more can be served by this process."""
+        if self._lost is not None:
+            return
+        logger.error("the engine is down: %s", reason)
+        self._lost = ApiError(503, f"The engine is down: {reason}", code="engine_down")
+        self.end_all("error", self._lost)
+        self._on_down(exit_code)
+
+    def shut_down(self) -> None:
+        """Ask the ranks to leave their loop."""
+        self._link.send(Shutdown())
+
+    def disconnect(self) -> None:
+        """Close the link."""
+        self._link.close()
+
+    def receive(self, messages: list[Outbound]) -> None:
+        """Take what the ranks sent, then wake each responder that has something to do, once."""
+        changed: set[Generation] = set()
+        for message in messages:
+            match message:
+                case Tokens():
+                    self._take_tokens(message, changed)
+                case Progress():
+                    self._take_progress(message)
+                case Refused(handle, text, field):
+                    self._take_refusal(handle, ApiError(400, text, field))
+                case EngineDown(rank, reason, exit_code):
+                    self.lose(f"rank {rank}: {reason}", exit_code or contract.EXIT_FAILED)
+                case Drained():
+                    self._on_drained()
+        for generation in changed:
+            generation.notify()
+
+    def _take_tokens(self, message: Tokens, changed: set[Generation]) -> None:
+        now_s = time.monotonic()
+        known = self._choices
+        num_tokens = 0
+        for handle, token, code in zip(*message.unpack(), strict=True):
+            choice = known.get(handle)
+            if choice is None:  # cut by a stop string, or its client is gone
+                continue
+            if code == FinishCode.CANCELLED or token < 0:
+                self.end(choice.generation, "cancelled", ApiError(503, "The engine cancelled the request."))
+                continue
+            num_tokens += 1
+            choice.push(token, code)
+            self._time_token(choice, now_s)
+            if choice.finish_reason is not None:
+                self._retire(choice, is_running=not code)
+            if choice.has_text and choice.generation.is_streamed:
+                changed.add(choice.generation)
+        self._metrics.generated_tokens_total.inc(num_tokens)
+
+    def _retire(self, choice: Choice, *, is_running: bool) -> None:
+        """A choice has ended; one that a stop string ended is still running over there."""
+        del self._choices[choice.handle]
+        if is_running:
+            self._link.send(Cancel(choice.handle))
+        generation = choice.generation
+        generation.num_running -= 1
+        if not generation.num_running:
+            generation.finish()
+        elif generation.is_streamed:
+            generation.notify()
+
+    def _time_token(self, choice: Choice, now_s: float) -> None:
+        generation = choice.generation
+        if choice.num_tokens > 1:
+            self._metrics.inter_token_seconds.observe(now_s - choice.last_token_s)
+        elif not generation.has_tokens:
+            generation.has_tokens = True
+            self._metrics.time_to_first_token_seconds.observe(now_s - generation.arrived_s)
+        choice.last_token_s = now_s
+
+    def _take_progress(self, progress: Progress) -> None:
+        if self._progress_s is None:
+            logger.info("the engine is ready")
+        self._progress_s = time.monotonic()
+        self._metrics.gateway_running.set(progress.running)
+        self._metrics.gateway_waiting.set(progress.waiting)
+        self._metrics.gateway_kv_usage.set(progress.kv_blocks_used / max(progress.kv_blocks_total, 1))
+
+    def _take_refusal(self, handle: int, error: ApiError) -> None:
+        choice = self._choices.pop(handle, None)
+        if choice is not None:
+            self.end(choice.generation, "refused", error)
+
+    def _release(self, generation: Generation) -> None:
+        for choice in generation.choices:
+            if self._choices.pop(choice.handle, None) is not None and self._lost is None:
+                self._link.send(Cancel(choice.handle))

@@ -1,0 +1,59 @@
+"""Every way in which a request fails, as the OpenAI error object that the client gets."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lockstep_worker.errors import LockstepError, RequestError
+
+RETRY_AFTER_S = 1
+
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class ApiError(LockstepError):
+    """A request ends with this answer.
+
+    Args:
+        status: the HTTP status.
+        message: for the person who sent it.
+        param: the field at fault, or None.
+        code: a machine-readable word, or None.
+    """
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @classmethod
+    def of(cls, error: RequestError) -> ApiError:
+        """Turn the error of one request into an answer."""
+        return cls(error.status, error.message, error.field)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that belong to the status."""
+        if self.status in {429, 503}:
+            return {"Retry-After": str(RETRY_AFTER_S)}
+        return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+
+    def body(self) -> bytes:
+        """Return the error object as JSON; text that is not valid Unicode is replaced."""
+        kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return msgspec.json.encode(
+            {
+                "error": {
+                    "message": _printable(self.message),
+                    "type": kind,
+                    "param": None if self.param is None else _printable(self.param),
+                    "code": self.code,
+                }
+            }
+        )
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,122 @@
+"""Response bodies, as the OpenAI API has them; the streams' chunks are written by `stream`, by the same shapes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorResponse(BaseModel):
+    """The body of every answer with a status from 400 on."""
+
+    error: ErrorDetail
+
+
+class Usage(BaseModel):
+    """Token counts. Each prompt counts once; an id that ended an output counts although it has no text."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CompletionChoice(BaseModel):
+    """One output."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: str
+
+
+class CompletionResponse(BaseModel):
+    """`POST /v1/completions`."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class ReplyMessage(BaseModel):
+    """The assistant's message."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    """One reply."""
+
+    index: int
+    message: ReplyMessage
+    logprobs: None = None
+    finish_reason: str
+
+
+class ChatResponse(BaseModel):
+    """`POST /v1/chat/completions`."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ModelCard(BaseModel):
+    """A model that can be asked."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: Literal["lockstep"] = "lockstep"
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    """`GET /v1/models`."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class TokenizeResponse(BaseModel):
+    """`POST /tokenize`."""
+
+    tokens: list[int]
+    count: int
+    max_model_len: int
+
+
+class DetokenizeResponse(BaseModel):
+    """`POST /detokenize`."""
+
+    prompt: str
+
+
+class HealthResponse(BaseModel):
+    """`GET /health` and `GET /ready`."""
+
+    status: Literal["ok"] = "ok"
+
+
+class DrainResponse(BaseModel):
+    """`/drain`."""
+
+    draining: bool
+    in_flight: int

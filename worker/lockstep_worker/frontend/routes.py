@@ -1,0 +1,120 @@
+"""The OpenAI routes and the two that go with them. Each checks, prepares, opens, and hands over to a responder."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from lockstep_worker.frontend.answer import WholeAnswer
+from lockstep_worker.frontend.generation import Generation
+from lockstep_worker.frontend.responses import (
+    ChatResponse,
+    CompletionResponse,
+    DetokenizeResponse,
+    ErrorResponse,
+    ModelCard,
+    ModelList,
+    TokenizeResponse,
+)
+from lockstep_worker.frontend.schemas import ChatBody, CompletionBody, DetokenizeBody, GenerationBody, TokenizeBody
+from lockstep_worker.frontend.service import Service
+from lockstep_worker.frontend.stream import EventStream, EventTemplates
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse} for status in (400, 401, 404, 413, 429, 503)
+}
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Whole, or as a stream."}
+}
+router = APIRouter(responses=_ERRORS)
+
+
+def service_of(request: Request) -> Service:
+    """Return the app's parts."""
+    service: Service = request.app.state.service
+    return service
+
+
+Parts = Annotated[Service, Depends(service_of)]
+
+
+@router.post("/v1/completions", response_model=CompletionResponse, responses=_STREAM)
+async def create_completion(body: CompletionBody, service: Parts) -> Response:
+    """Continue one prompt or several."""
+    service.check_model(body.model)
+    service.check_open()
+    generation = await service.preparation.prepare_completion(body)
+    return _respond(service, generation, body, is_chat=False)
+
+
+@router.post("/v1/chat/completions", response_model=ChatResponse, responses=_STREAM)
+async def create_chat_completion(body: ChatBody, service: Parts) -> Response:
+    """Reply to a conversation."""
+    service.check_model(body.model)
+    service.check_open()
+    generation = await service.preparation.prepare_chat(body)
+    return _respond(service, generation, body, is_chat=True)
+
+
+def _respond(service: Service, generation: Generation, body: GenerationBody, *, is_chat: bool) -> Response:
+    service.check_open()  # preparing may have taken a while
+    service.engine.open(generation)
+    envelope: dict[str, Any] = {
+        "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(16)}",
+        "created": int(time.time()),
+        "model": service.settings.served_model_name,
+    }
+    if not body.stream:
+        return WholeAnswer(service.engine, generation, envelope, is_chat=is_chat)
+    envelope["object"] = "chat.completion.chunk" if is_chat else "text_completion"
+    templates = EventTemplates(envelope, len(generation.choices), is_chat=is_chat, includes_usage=body.includes_usage)
+    return EventStream(service.engine, generation, templates)
+
+
+@router.get("/v1/models")
+async def list_models(service: Parts) -> ModelList:
+    """List the one model."""
+    return ModelList(data=[_card(service)])
+
+
+@router.get("/v1/models/{name:path}")
+async def show_model(name: str, service: Parts) -> ModelCard:
+    """Show the one model."""
+    service.check_model(name)
+    return _card(service)
+
+
+@router.post("/tokenize")
+async def tokenize(body: TokenizeBody, service: Parts) -> TokenizeResponse:
+    """Return the ids of a text, or those that a conversation becomes."""
+    service.check_model(body.model)
+    if body.messages is not None:
+        text = service.tokenizer.chat.render(
+            [message.for_template() for message in body.messages],
+            add_generation_prompt=body.add_generation_prompt is not False,
+        )
+        special = bool(body.add_special_tokens)
+    else:
+        text, special = body.prompt or "", body.add_special_tokens is not False
+    ids = await service.preparation.encode(text, add_special_tokens=special)
+    return TokenizeResponse(tokens=ids, count=len(ids), max_model_len=service.settings.max_model_len)
+
+
+@router.post("/detokenize")
+async def detokenize(body: DetokenizeBody, service: Parts) -> DetokenizeResponse:
+    """Return the text of ids, special tokens included."""
+    service.check_model(body.model)
+    service.preparation.check_ids(body.tokens, "tokens")
+    return DetokenizeResponse(prompt=service.tokenizer.decode(body.tokens))
+
+
+def _card(service: Service) -> ModelCard:
+    return ModelCard(
+        id=service.settings.served_model_name,
+        created=service.started_s,
+        max_model_len=service.settings.max_model_len,
+    )

@@ -1,0 +1,245 @@
+"""Request bodies, strictly: no field is ignored, no type is guessed.
+
+Fields of the OpenAI API that this server does not support are accepted only with the value that has no effect.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1024
+MAX_INT32 = 2**31 - 1
+
+_UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "audio": (None,),
+    "best_of": (None, 1),
+    "frequency_penalty": (None, 0, 0.0),
+    "function_call": (None, "none"),
+    "functions": (None, []),
+    "logit_bias": (None, {}),
+    "logprobs": (None, False),
+    "metadata": (None, {}),
+    "modalities": (None, ["text"]),
+    "parallel_tool_calls": (None,),
+    "prediction": (None,),
+    "presence_penalty": (None, 0, 0.0),
+    "prompt_logprobs": (None,),
+    "reasoning_effort": (None,),
+    "repetition_penalty": (None, 1, 1.0),
+    "response_format": (None, {"type": "text"}),
+    "service_tier": (None, "auto", "default"),
+    "store": (None, False),
+    "suffix": (None, ""),
+    "tool_choice": (None, "none"),
+    "tools": (None, []),
+    "top_logprobs": (None,),
+    "user": (None,),
+    "web_search_options": (None,),
+}
+"""Fields that are known and not supported, with the values that ask for nothing."""
+_UNSUPPORTED_IN_MESSAGES: dict[str, tuple[object, ...]] = {
+    "annotations": (None, []),
+    "audio": (None,),
+    "function_call": (None,),
+    "name": (None,),
+    "reasoning_content": (None,),
+    "refusal": (None,),
+    "tool_call_id": (None,),
+    "tool_calls": (None, []),
+}
+"""The same for messages: clients send a reply's fields back with the next question."""
+
+
+def _drop_neutral(data: Any, table: dict[str, tuple[object, ...]]) -> Any:
+    """Leave out unsupported fields whose value asks for nothing.
+
+    Raises:
+        PydanticCustomError: one asks for something.
+    """
+    if not isinstance(data, dict):
+        return data
+    for name in data.keys() & table.keys():
+        if not any(type(data[name]) is type(neutral) and data[name] == neutral for neutral in table[name]):
+            raise PydanticCustomError("unsupported", "{name} is not supported by this server", {"name": name})
+    return {name: value for name, value in data.items() if name not in table}
+
+
+def _valid_unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PydanticCustomError(
+            "unicode", "must be valid Unicode; there is a lone surrogate at character {at}", {"at": error.start}
+        ) from None
+    return text
+
+
+def _one_message(message: str) -> WrapValidator:
+    """Report one error for a whole union instead of one for each of its members."""
+
+    def validate(value: object, handler: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            for detail in error.errors():
+                if detail["type"] == "unicode":
+                    raise PydanticCustomError("unicode", "{reason}", {"reason": detail["msg"]}) from None
+            raise PydanticCustomError("union", "{message}", {"message": message}) from None
+
+    return WrapValidator(validate)
+
+
+Text = Annotated[str, AfterValidator(_valid_unicode)]
+TokenIds = Annotated[list[int], Field(fail_fast=True)]
+Prompt = Annotated[
+    Text | TokenIds | Annotated[list[Text], Field(fail_fast=True)] | Annotated[list[TokenIds], Field(fail_fast=True)],
+    _one_message("must be a string, a list of strings, a list of token ids, or a list of such lists"),
+]
+StopText = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Stop = Annotated[
+    StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)],
+    _one_message(
+        f"must be a string or a list of at most {MAX_STOPS} strings, each with 1 to {MAX_STOP_CHARS} characters"
+    ),
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class StreamOptions(_Strict):
+    """What a stream holds beside text."""
+
+    include_usage: bool | None = None
+
+
+class GenerationBody(_Strict):
+    """What both ways to generate have in common."""
+
+    model: Text
+    max_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
+    min_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
+    n: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
+    top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
+    top_k: int | None = Field(None, ge=-1, le=MAX_INT32, description="0 and -1 are off.")
+    min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: Stop | None = None
+    stop_token_ids: TokenIds | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, data: Any) -> Any:
+        return _drop_neutral(data, _UNSUPPORTED)
+
+    @model_validator(mode="after")
+    def _options_need_a_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("stream_options", "stream_options is allowed only when stream is true")
+        return self
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether the stream ends with a chunk of counts."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def token_limit(self) -> int | None:
+        """The longest output that the client wants."""
+        return self.max_tokens
+
+    @property
+    def stop_strings(self) -> list[str]:
+        """The stop strings as a list."""
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+
+
+class CompletionBody(GenerationBody):
+    """`POST /v1/completions`."""
+
+    prompt: Prompt
+    echo: bool | None = None
+
+
+class TextPart(_Strict):
+    """A part of a message; others than text are not supported."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class Message(_Strict):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | list[TextPart] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unsupported(cls, data: Any) -> Any:
+        return _drop_neutral(data, _UNSUPPORTED_IN_MESSAGES)
+
+    def for_template(self) -> dict[str, Any]:
+        """Return it as chat templates expect it, with text parts joined."""
+        content = self.content
+        text = "".join(part.text for part in content) if isinstance(content, list) else content
+        return {"role": self.role, "content": "" if text is None else text}
+
+
+class ChatBody(GenerationBody):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if None not in {self.max_tokens, self.max_completion_tokens} and self.max_tokens != self.max_completion_tokens:
+            raise PydanticCustomError("limits", "max_tokens and max_completion_tokens differ; give one of them")
+        return self
+
+    @property
+    def token_limit(self) -> int | None:
+        """See `GenerationBody`; both names are honoured."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class TokenizeBody(_Strict):
+    """`POST /tokenize`: a prompt, or a conversation."""
+
+    model: Text | None = None
+    prompt: Text | None = None
+    messages: list[Message] | None = Field(None, min_length=1)
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+
+    @model_validator(mode="after")
+    def _one_input(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise PydanticCustomError("input", "give either prompt or messages")
+        return self
+
+
+class DetokenizeBody(_Strict):
+    """`POST /detokenize`."""
+
+    model: Text | None = None
+    tokens: TokenIds

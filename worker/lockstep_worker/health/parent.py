@@ -1,0 +1,41 @@
+"""A process that ends when its parent does, so that nothing orphaned holds a GPU or a port. Linux only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+PARENT_VARIABLE = "LOCKSTEP_PARENT_PID"
+"""Set for a rank that the supervisor starts itself; under mpirun nobody can know the parent in advance."""
+_PR_SET_PDEATHSIG = 1
+_INIT = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(sig: int = signal.SIGKILL, *, parent: int | None = None) -> None:
+    """Ask the kernel for a signal when the parent ends, and send it at once if the parent ended before the asking.
+
+    The kernel watches the parent's *thread* that started this process: start children from a thread that lives as
+    long as they shall.
+
+    Args:
+        sig: the signal to get.
+        parent: the parent's process id where the caller knows it. Otherwise `PARENT_VARIABLE` says it (and is removed,
+            because it would be wrong for this process's own children). With neither, a parent that is process 1
+            counts as ended.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    stated = os.environ.pop(PARENT_VARIABLE, None)
+    expected = parent if parent is not None else int(stated) if stated else None
+    if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(sig), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if is_orphan(os.getppid(), expected):
+        os.kill(os.getpid(), sig)
+
+
+def is_orphan(actual: int, expected: int | None) -> bool:
+    """Decide from the parent's process id, and from what it should be where that is known."""
+    return actual == _INIT if expected is None else actual != expected

@@ -1,0 +1,94 @@
+"""Each rank's own small HTTP server: its metrics, and whether it is healthy. It knows neither the loop nor the API."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import logging
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from lockstep_worker import contract
+from lockstep_worker.health.hang import HangDetector
+from lockstep_worker.health.readiness import Readiness
+
+log = logging.getLogger(__name__)
+
+
+class RankServer:
+    """Serves `/metrics` and `/healthz` from a daemon thread of its own.
+
+    Args:
+        registry: whose metrics are served.
+        readiness: the rank's state; 200 while it is able to step, else 503.
+        detector: says how long ago the last progress was.
+        host: address to listen on.
+        port: port to listen on; 0 takes a free one.
+
+    Raises:
+        OSError: the port is taken.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry, readiness: Readiness, detector: HangDetector, *, host: str, port: int
+    ) -> None:
+        self._registry, self._readiness, self._detector = registry, readiness, detector
+        self._http = http.server.ThreadingHTTPServer((host, port), _handler_for(self._answer))
+        self._http.daemon_threads = True
+        self._thread = threading.Thread(target=self._http.serve_forever, name="rank-server", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._http.server_address[1])
+
+    def start(self) -> None:
+        """Start answering."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop answering and free the port."""
+        self._http.shutdown()
+        self._http.server_close()
+
+    def _answer(self, path: str, accept: str) -> tuple[HTTPStatus, str, bytes]:
+        if path == contract.METRICS_PATH:
+            encode, content_type = choose_encoder(accept)
+            return HTTPStatus.OK, content_type, encode(self._registry)
+        if path == contract.RANK_HEALTH_PATH:
+            status = HTTPStatus.OK if self._readiness.healthy else HTTPStatus.SERVICE_UNAVAILABLE
+            return status, "application/json", json.dumps(self._health()).encode()
+        return HTTPStatus.NOT_FOUND, "text/plain", b"not found\n"
+
+    def _health(self) -> dict[str, object]:
+        return {
+            "state": self._readiness.state.value,
+            "secondsSinceProgress": self._detector.seconds_since_progress(),
+            "paused": self._detector.paused,
+        }
+
+
+def _handler_for(
+    answer: Callable[[str, str], tuple[HTTPStatus, str, bytes]],
+) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = 10
+        """Seconds after which a silent client loses its thread."""
+
+        def do_GET(self) -> None:
+            status, content_type, body = answer(urlsplit(self.path).path, self.headers.get("Accept", ""))
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            log.debug(format, *args)
+
+    return Handler

@@ -1,0 +1,262 @@
+"""Every metric of a worker: name, unit, labels and help, in one file.
+
+Metrics are built on a registry that is passed in. Observing must never raise into the loop and costs about a
+microsecond; children with labels are looked up once, at construction.
+`python -m lockstep_worker.metrics` prints docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lockstep_worker.contract import METRIC_PREFIX
+
+PHASES = ("exchange", "admit", "schedule", "launch", "collect", "update", "publish")
+KINDS = ("empty", "decode", "prefill", "mixed")
+OPS = ("exchange", "payload")
+OUTCOMES = ("stop", "length", "cancelled", "disconnect", "refused", "error")
+
+_STEP_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
+_LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+_SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One metric as the documentation shows it; `labels` come after `rank`, which every rank metric has."""
+
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = _STEP_BUCKETS
+
+
+RANK_METRICS: Mapping[str, Definition] = {
+    "iteration_seconds": Definition("histogram", "Wall time of one step that had work, from its start to its end."),
+    "iteration_bubble_seconds": Definition(
+        "histogram",
+        "Time the device sat idle between two steps while there was work: from the end of one forward to the start of "
+        "the next. One observation per step with work. On a CPU the host's gap between two forwards.",
+    ),
+    "iteration_host_seconds": Definition("histogram", "Host time of a step with work, by phase.", ("phase",)),
+    "iterations_total": Definition("counter", "Steps, by what they ran; empty steps ran no forward.", ("kind",)),
+    "iteration_batch_size": Definition("histogram", "Sequences in a forward.", buckets=_SIZE_BUCKETS),
+    "collectives_total": Definition(
+        "counter",
+        "Collectives of the step loop, by operation: executed, or skipped because the exchange said that there was "
+        "nothing to send.",
+        ("op", "outcome"),
+    ),
+    "collective_bytes_total": Definition("counter", "Bytes this rank contributed to collectives.", ("op",)),
+    "collective_wait_seconds": Definition(
+        "histogram", "Time spent waiting for a collective of a step with work, peers' lateness included.", ("op",)
+    ),
+    "rank_skew_seconds": Definition(
+        "histogram", "Last rank's entry into the exchange minus the first's, for steps with work (wall clocks)."
+    ),
+    "sampler_requests_total": Definition(
+        "counter",
+        "Sampled rows, by the path that updated them; `reason` says why a row was not eligible for the batched path.",
+        ("path", "reason"),
+    ),
+    "sampler_update_seconds": Definition("histogram", "Host time of update_requests in one step, by path.", ("path",)),
+    "requests_running": Definition("gauge", "Requests that hold a slot."),
+    "requests_waiting": Definition("gauge", "Admitted requests that wait for a slot or for blocks."),
+    "preemptions_total": Definition("counter", "Running requests put back to waiting because blocks ran out."),
+    "kv_blocks": Definition("gauge", "Blocks in the pool."),
+    "kv_blocks_used": Definition("gauge", "Blocks that running requests hold."),
+    "prefix_cache_query_tokens_total": Definition("counter", "Prompt tokens looked up in the prefix cache."),
+    "prefix_cache_hit_tokens_total": Definition("counter", "Prompt tokens found in the prefix cache, not computed."),
+    "step_tokens_total": Definition("counter", "Tokens computed by forwards, prefill and decode together."),
+}
+HANG_METRICS: Mapping[str, Definition] = {
+    "hang_detector_armed": Definition("gauge", "1 while a lapse of progress would count as a hang."),
+    "hang_detector_last_progress_timestamp_seconds": Definition("gauge", "Unix time of the last checkpoint."),
+    "hang_detector_paused_seconds_total": Definition(
+        "counter", "Time the detector was paused, by reason, the running pause included.", ("reason",)
+    ),
+    "hang_detector_trips_total": Definition("counter", "Hangs detected; the group ends at the first."),
+}
+FRONTEND_METRICS: Mapping[str, Definition] = {
+    "requests_total": Definition("counter", "Accepted requests by outcome; each ends in exactly one.", ("outcome",)),
+    "requests_in_flight": Definition("gauge", "Requests accepted and not ended."),
+    "time_to_first_token_seconds": Definition(
+        "histogram", "From a request's arrival to its first token.", buckets=_LATENCY_BUCKETS
+    ),
+    "inter_token_seconds": Definition("histogram", "Between two tokens of a request.", buckets=_LATENCY_BUCKETS),
+    "request_seconds": Definition("histogram", "From a request's arrival to its end.", buckets=_LATENCY_BUCKETS),
+    "prompt_tokens_total": Definition("counter", "Prompt tokens of accepted requests."),
+    "generated_tokens_total": Definition("counter", "Generated tokens that requests received."),
+}
+GATEWAY_METRICS: Mapping[str, Definition] = {
+    "vllm:num_requests_running": Definition("gauge", "Requests running, under the name that gateways expect."),
+    "vllm:num_requests_waiting": Definition("gauge", "Requests waiting, under the name that gateways expect."),
+    "vllm:kv_cache_usage_perc": Definition("gauge", "Share of blocks in use, 0 to 1, under the gateways' name."),
+}
+
+_Child = Counter | Gauge | Histogram
+
+
+class _Family:
+    """Builds metrics of one table on one registry with constant leading labels."""
+
+    def __init__(self, registry: CollectorRegistry, constant: Mapping[str, str]) -> None:
+        self._registry = registry
+        self._constant = constant
+
+    def build(self, name: str, definition: Definition) -> Any:
+        labels = (*self._constant, *definition.labels)
+        full = name if ":" in name else METRIC_PREFIX + name
+        metric: _Child
+        match definition.kind:
+            case "counter":
+                metric = Counter(full, definition.help, labels, registry=self._registry)
+            case "gauge":
+                metric = Gauge(full, definition.help, labels, registry=self._registry)
+            case _:
+                metric = Histogram(full, definition.help, labels, registry=self._registry, buckets=definition.buckets)
+        return metric
+
+    def children(self, metric: Any, *value_lists: Iterable[str]) -> dict[tuple[str, ...], Any]:
+        """Look up every combination of label values once, so that observing is one dictionary look-up."""
+        combinations: list[tuple[str, ...]] = [()]
+        for values in value_lists:
+            combinations = [(*head, value) for head in combinations for value in values]
+        constant = tuple(self._constant.values())
+        return {combination: metric.labels(*constant, *combination) for combination in combinations}
+
+
+class RankMetrics:
+    """One rank's metrics of the step loop. Every series carries `rank`.
+
+    Args:
+        registry: a fresh registry of this process.
+        rank: this rank's number in its group.
+    """
+
+    REASONS = ("", "logprobs", "stop_words", "draft", "beam", "grammar")
+
+    def __init__(self, registry: CollectorRegistry, rank: int) -> None:
+        family = _Family(registry, {"rank": str(rank)})
+        metrics = {name: family.build(name, definition) for name, definition in RANK_METRICS.items()}
+
+        def one(name: str) -> Any:  # the attribute's annotation says which kind the table made
+            return metrics[name].labels(str(rank))
+
+        self.iteration_seconds: Histogram = one("iteration_seconds")
+        self.iteration_bubble_seconds: Histogram = one("iteration_bubble_seconds")
+        self.iteration_batch_size: Histogram = one("iteration_batch_size")
+        self.rank_skew_seconds: Histogram = one("rank_skew_seconds")
+        self.requests_running: Gauge = one("requests_running")
+        self.requests_waiting: Gauge = one("requests_waiting")
+        self.preemptions_total: Counter = one("preemptions_total")
+        self.kv_blocks: Gauge = one("kv_blocks")
+        self.kv_blocks_used: Gauge = one("kv_blocks_used")
+        self.prefix_cache_query_tokens_total: Counter = one("prefix_cache_query_tokens_total")
+        self.prefix_cache_hit_tokens_total: Counter = one("prefix_cache_hit_tokens_total")
+        self.step_tokens_total: Counter = one("step_tokens_total")
+        self.iteration_host_seconds: dict[tuple[str, ...], Histogram] = family.children(
+            metrics["iteration_host_seconds"], PHASES
+        )
+        self.iterations_total: dict[tuple[str, ...], Counter] = family.children(metrics["iterations_total"], KINDS)
+        self.collectives_total: dict[tuple[str, ...], Counter] = family.children(
+            metrics["collectives_total"], OPS, ("executed", "skipped")
+        )
+        self.collective_bytes_total: dict[tuple[str, ...], Counter] = family.children(
+            metrics["collective_bytes_total"], OPS
+        )
+        self.collective_wait_seconds: dict[tuple[str, ...], Histogram] = family.children(
+            metrics["collective_wait_seconds"], OPS
+        )
+        self.sampler_update_seconds: dict[tuple[str, ...], Histogram] = family.children(
+            metrics["sampler_update_seconds"], ("batched", "per_request")
+        )
+        constant = str(rank)
+        sampled = metrics["sampler_requests_total"]
+        self.sampler_requests_total: dict[tuple[str, ...], Counter] = {
+            ("batched", ""): sampled.labels(constant, "batched", "")
+        } | {("per_request", reason): sampled.labels(constant, "per_request", reason) for reason in self.REASONS[1:]}
+
+
+class HangCollector(Collector):
+    """Reads the hang detector at scrape, so that a pause that is still running is counted and the loop pays nothing.
+
+    Args:
+        read: returns (armed, last progress as Unix seconds or 0, paused seconds by reason, trips).
+        rank: this rank's number in its group.
+    """
+
+    def __init__(self, read: Callable[[], tuple[bool, float, Mapping[str, float], int]], rank: int) -> None:
+        self._read = read
+        self._rank = str(rank)
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the four families of `HANG_METRICS`."""
+        armed, last_progress, paused, trips = self._read()
+        values: dict[str, dict[tuple[str, ...], float]] = {
+            "hang_detector_armed": {(): float(armed)},
+            "hang_detector_last_progress_timestamp_seconds": {(): last_progress},
+            "hang_detector_paused_seconds_total": {(reason,): seconds for reason, seconds in paused.items()},
+            "hang_detector_trips_total": {(): float(trips)},
+        }
+        for name, definition in HANG_METRICS.items():
+            labels = ("rank", *definition.labels)
+            make = CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily
+            family = make(METRIC_PREFIX + name, definition.help, labels=labels)
+            for combination, value in values[name].items():
+                family.add_metric([self._rank, *combination], value)
+            yield family
+
+
+class FrontendMetrics:
+    """The frontend's metrics: what the people who ask the API see.
+
+    Args:
+        registry: a fresh registry of this process.
+        model_name: the served name, a label of the gateways' series only.
+    """
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        family = _Family(registry, {})
+        metrics = {name: family.build(name, definition) for name, definition in FRONTEND_METRICS.items()}
+        self.requests_in_flight: Gauge = metrics["requests_in_flight"]
+        self.time_to_first_token_seconds: Histogram = metrics["time_to_first_token_seconds"]
+        self.inter_token_seconds: Histogram = metrics["inter_token_seconds"]
+        self.request_seconds: Histogram = metrics["request_seconds"]
+        self.prompt_tokens_total: Counter = metrics["prompt_tokens_total"]
+        self.generated_tokens_total: Counter = metrics["generated_tokens_total"]
+        self.requests_total: dict[tuple[str, ...], Counter] = family.children(metrics["requests_total"], OUTCOMES)
+        gateway = _Family(registry, {"model_name": model_name})
+        named = {name: gateway.build(name, definition) for name, definition in GATEWAY_METRICS.items()}
+        self.gateway_running: Gauge = named["vllm:num_requests_running"].labels(model_name)
+        self.gateway_waiting: Gauge = named["vllm:num_requests_waiting"].labels(model_name)
+        self.gateway_kv_usage: Gauge = named["vllm:kv_cache_usage_perc"].labels(model_name)
+
+
+def document() -> str:
+    """Render docs/metrics.md."""
+    lines = ["# Metrics", "", "Generated by `python -m lockstep_worker.metrics`; a test keeps it true.", ""]
+    sections = (
+        ("Ranks", "Each rank serves these at its metrics port; every series carries `rank`.", RANK_METRICS),
+        ("Hang detector", "Each rank; read at scrape.", HANG_METRICS),
+        ("Frontend", "Rank 0's frontend serves these at `/metrics` of the API's port.", FRONTEND_METRICS),
+        ("Gateways", "Also the frontend, with `model_name`.", GATEWAY_METRICS),
+    )
+    for title, text, table in sections:
+        lines += [f"## {title}", "", text, "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+        for name, definition in table.items():
+            full = name if ":" in name else METRIC_PREFIX + name
+            labels = ", ".join(f"`{label}`" for label in definition.labels) or ""
+            lines.append(f"| `{full}` | {definition.kind} | {labels} | {definition.help} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    print(document(), end="")

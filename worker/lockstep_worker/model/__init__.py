@@ -1,0 +1,1 @@
+"""The model and its KV cache. Read `batch`, `forward`, `loader`, then `attention`, `cache` and `parallel`."""

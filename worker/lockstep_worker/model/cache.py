@@ -1,0 +1,160 @@
+"""The block pool: which blocks of the KV cache are free, held, or kept for their prefix. Host only.
+
+Knows nothing of torch, requests or slots: the scheduler asks for blocks and gives them back. Every rank that makes the
+same calls in the same order gets the same blocks, so ranks need not talk about them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep_worker.errors import NoFreeBlocks
+
+Tokens = Sequence[int] | npt.NDArray[np.integer]
+
+ROOT = b""
+"""The digest that stands before a sequence's first block."""
+
+
+class BlockPool:
+    """Hands out blocks, counts their references and finds cached prefixes.
+
+    A block is in one of three states: free; held (one reference or more); or evictable (no reference, but its content
+    is known by its digest). A digest chains over all token ids from the start of the sequence, so that equal digests
+    mean equal prefixes.
+
+    Args:
+        num_blocks: how many blocks the device tensors have.
+        block_size: tokens a block.
+        prefix_cache: False forgets a block's content with its last reference.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, *, prefix_cache: bool = True) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"num_blocks and block_size must be at least 1, got {num_blocks} and {block_size}")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.hit_tokens = 0
+        self.query_tokens = 0
+        self._prefix_cache = prefix_cache
+        self._references = [0] * num_blocks
+        self._free = deque(range(num_blocks))
+        self._evictable: OrderedDict[int, None] = OrderedDict()  # least recently released first
+        self._digests: list[bytes | None] = [None] * num_blocks
+        self._owners: dict[bytes, int] = {}  # the one block that answers for a digest
+
+    @property
+    def num_free(self) -> int:
+        """How many blocks `allocate` could hand out now."""
+        return len(self._free) + len(self._evictable)
+
+    def match(self, tokens: Tokens) -> list[int]:
+        """Find the longest cached chain of full blocks of a prompt, and take a reference on each block.
+
+        The last token is never covered, even by a full hit: its logits are needed, so it must be computed.
+
+        Args:
+            tokens: the prompt's token ids.
+        """
+        self.query_tokens += len(tokens)
+        blocks: list[int] = []
+        digest = ROOT
+        for index in range((len(tokens) - 1) // self.block_size if self._owners else 0):
+            digest = self._chain(digest, tokens, index)
+            block = self._owners.get(digest)
+            if block is None:
+                break
+            blocks.append(block)
+        for block in blocks:
+            self._evictable.pop(block, None)
+            self._references[block] += 1
+        self.hit_tokens += len(blocks) * self.block_size
+        return blocks
+
+    def allocate(self, count: int) -> list[int]:
+        """Take blocks of unknown content, each with one reference: free ones first, then the least recently used.
+
+        Raises:
+            NoFreeBlocks: fewer than `count` can be had; nothing was taken.
+        """
+        if count > self.num_free:
+            raise NoFreeBlocks(f"{count} KV blocks asked for, {self.num_free} of {self.num_blocks} can be had")
+        blocks = [self._free.popleft() if self._free else self._evict() for _ in range(count)]
+        for block in blocks:
+            self._references[block] = 1
+        return blocks
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Drop one reference of each block.
+
+        A sequence's blocks come in their order; its tail is evicted before its head, which more prompts share.
+        """
+        for block in reversed(blocks):
+            assert self._references[block] > 0, f"block {block} is released more often than taken"
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                self._retire(block)
+
+    def commit(self, blocks: Sequence[int], tokens: Tokens, num_computed: int) -> None:
+        """Make a sequence's full blocks known to `match`.
+
+        May be called after every step: blocks that are known already cost nothing. Where another block holds the same
+        prefix, that one keeps answering for it.
+
+        Args:
+            blocks: the sequence's blocks in order, all held by it.
+            tokens: its token ids; at least `num_computed`.
+            num_computed: how many of them have their keys and values in the cache.
+        """
+        if not self._prefix_cache:
+            return
+        full = num_computed // self.block_size
+        first = full
+        while first > 0 and self._digests[blocks[first - 1]] is None:
+            first -= 1
+        digest = (self._digests[blocks[first - 1]] if first else None) or ROOT
+        for index in range(first, full):
+            digest = self._chain(digest, tokens, index)
+            self._digests[blocks[index]] = digest
+            self._owners.setdefault(digest, blocks[index])
+
+    def check(self) -> None:
+        """Assert that every block is in exactly one state and that digests and owners agree."""
+        free, evictable = set(self._free), set(self._evictable)
+        assert len(free) == len(self._free), f"a block is free twice: {sorted(self._free)}"
+        held = {block for block, count in enumerate(self._references) if count > 0}
+        assert min(self._references) >= 0, f"negative reference count: {self._references}"
+        assert len(free) + len(evictable) + len(held) == self.num_blocks, (free, evictable, held)
+        assert free | evictable | held == set(range(self.num_blocks)), (free, evictable, held)
+        assert all(self._digests[block] is None for block in free), "a free block has a digest"
+        for block in evictable:
+            digest = self._digests[block]
+            assert digest is not None and self._owners.get(digest) == block, f"evictable block {block} owns no digest"
+        for digest, block in self._owners.items():
+            assert self._digests[block] == digest, f"block {block} answers for a digest that it does not have"
+
+    def _chain(self, parent: bytes, tokens: Tokens, index: int) -> bytes:
+        """Compute the digest of block `index` from its parent's digest and its own token ids."""
+        ids = tokens[index * self.block_size : (index + 1) * self.block_size]
+        return hashlib.blake2b(parent + np.asarray(ids, dtype="<i4").tobytes(), digest_size=16).digest()
+
+    def _retire(self, block: int) -> None:
+        digest = self._digests[block]
+        if digest is not None and self._owners.setdefault(digest, block) == block:
+            self._evictable[block] = None
+            return
+        self._digests[block] = None
+        self._free.append(block)
+
+    def _evict(self) -> int:
+        block, _ = self._evictable.popitem(last=False)
+        digest = self._digests[block]
+        assert digest is not None, f"evictable block {block} has no digest"
+        del self._owners[digest]
+        self._digests[block] = None
+        return block

@@ -1,0 +1,91 @@
+"""A loaded model with its KV cache: packed tokens in, logits out.
+
+Knows nothing of requests, slots or sampling. Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep_worker.model.attention.protocol import AttentionBackend
+from lockstep_worker.model.batch import PackedBatch
+from lockstep_worker.model.kv import KVCache
+from lockstep_worker.model.probe import CacheShape
+
+
+class Model:
+    """One rank's part of a model.
+
+    Args:
+        network: the transformers causal language model, in evaluation mode, with our attention.
+        shape: what the cache must hold a token.
+        backend: makes the attention for a KV cache.
+        end_ids: the ids that end a text, from the model's configuration.
+        device: where the weights are.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        *,
+        shape: CacheShape,
+        backend: Callable[[KVCache], AttentionBackend],
+        end_ids: tuple[int, ...],
+        device: torch.device,
+    ) -> None:
+        text = network.config.get_text_config(decoder=True)
+        self.config: Any = network.config
+        self.vocab_size = int(text.vocab_size)
+        self.max_model_len = int(text.max_position_embeddings)
+        self.end_ids = end_ids
+        self.num_layers = shape.num_layers
+        self.kv_heads_local = shape.kv_heads
+        self.head_dim = shape.head_dim
+        self.dtype: torch.dtype = network.dtype
+        self.device = device
+        self._network = network
+        self._backend = backend
+        self._attention: AttentionBackend | None = None
+
+    def kv_bytes_per_block(self, block_size: int) -> int:
+        """Compute the bytes of one block, keys and values of all layers of this rank."""
+        return 2 * self.num_layers * block_size * self.kv_heads_local * self.head_dim * self.dtype.itemsize
+
+    def create_cache(self, num_blocks: int, block_size: int) -> None:
+        """Allocate the KV cache; an earlier one is given back."""
+        self._attention = None  # the earlier cache goes before the new one comes
+        kv = KVCache(
+            num_layers=self.num_layers,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            kv_heads=self.kv_heads_local,
+            head_dim=self.head_dim,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        self._attention = self._backend(kv)
+
+    @torch.inference_mode()
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Compute one step: write the batch's keys and values to the cache and return the wanted logits.
+
+        Args:
+            batch: on this model's device.
+
+        Returns:
+            float32 [n, vocabulary], on the device, the same on every rank of a tensor-parallel group.
+        """
+        assert self._attention is not None, "create_cache comes before forward"
+        output = self._network(
+            input_ids=batch.input_ids[None],
+            position_ids=batch.positions[None],
+            use_cache=False,
+            logits_to_keep=batch.logit_rows,
+            lockstep_step=self._attention.step(batch),
+        )
+        logits: Tensor = output.logits[0]
+        return logits.float()

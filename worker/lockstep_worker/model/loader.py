@@ -1,0 +1,107 @@
+"""From a folder in Hugging Face's layout to a `Model`: configuration, weights, end ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights  # type: ignore[import-untyped]
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+from lockstep_worker.errors import ConfigError, UnsupportedModel
+from lockstep_worker.model.attention.interface import NAME, register_attention
+from lockstep_worker.model.attention.sdpa import SdpaBackend
+from lockstep_worker.model.forward import Model
+from lockstep_worker.model.parallel import Ranks, apply_plan, check_ranks
+from lockstep_worker.model.probe import probe_cache_shape
+from lockstep_worker.model.shards import INDEX, SINGLE, load_shards
+from lockstep_worker.model.support import check_supported
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def load_model(
+    path: str,
+    *,
+    device: torch.device,
+    dtype: str = "auto",
+    tp_rank: int = 0,
+    tp_size: int = 1,
+    tp_group: Any = None,
+) -> Model:
+    """Load one rank's part of a model; nothing is fetched from anywhere.
+
+    Args:
+        path: folder with `config.json`, safetensors and, where the model has one, `generation_config.json`.
+        device: where the weights go.
+        dtype: `float32`, `float16`, `bfloat16`, or `auto` for the checkpoint's own.
+        tp_rank: this rank's place among those that share the weights.
+        tp_size: how many ranks share them; 1 never touches torch.distributed.
+        tp_group: their torch.distributed group; None for the default one.
+
+    Raises:
+        ConfigError: no model at the path, or an unknown dtype.
+        UnsupportedModel: the model cannot be served right.
+    """
+    _check_arguments(path, dtype)
+    register_attention()
+    config = AutoConfig.from_pretrained(path, local_files_only=True)
+    check_supported(config, tp_size)
+    if tp_size == 1:
+        network = _load_whole(path, device, DTYPES.get(dtype, "auto"))
+    else:
+        network = _load_part(path, config, device, DTYPES.get(dtype), Ranks(tp_rank, tp_size, tp_group))
+    network.eval().requires_grad_(False)
+    shape = probe_cache_shape(network, config.get_text_config(decoder=True).num_hidden_layers, device)
+    return Model(network, shape=shape, backend=SdpaBackend, end_ids=read_end_ids(path, config), device=device)
+
+
+def read_end_ids(path: str, config: Any) -> tuple[int, ...]:
+    """Collect the ids that end a text: the generation configuration's, then the model's own, none twice."""
+    sources = [config.get_text_config(decoder=True).eos_token_id]
+    if (Path(path) / "generation_config.json").exists():
+        sources.insert(0, GenerationConfig.from_pretrained(path, local_files_only=True).eos_token_id)
+    ids: dict[int, None] = {}
+    for source in sources:
+        for one in source if isinstance(source, list) else [source]:
+            if one is not None:
+                ids[int(one)] = None
+    return tuple(ids)
+
+
+def _check_arguments(path: str, dtype: str) -> None:
+    problems = []
+    if not (Path(path) / "config.json").is_file():
+        problems.append(f"model: {path} has no config.json")
+    elif not any((Path(path) / name).is_file() for name in (INDEX, SINGLE)):
+        problems.append(f"model: {path} has neither {INDEX} nor {SINGLE}")
+    if dtype != "auto" and dtype not in DTYPES:
+        problems.append(f"dtype: {dtype!r} is none of auto, {', '.join(DTYPES)}")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _load_whole(path: str, device: torch.device, dtype: torch.dtype | str) -> Any:
+    """Load a model by transformers' own loader, which also converts checkpoints of another layout."""
+    return AutoModelForCausalLM.from_pretrained(
+        path,
+        dtype=dtype,
+        attn_implementation=NAME,
+        device_map={"": device},
+        local_files_only=True,
+        use_safetensors=True,
+    )
+
+
+def _load_part(path: str, config: Any, device: torch.device, dtype: torch.dtype | None, ranks: Ranks) -> Any:
+    """Build the model without weights, cut its layers by the plan, and read only this rank's parts."""
+    check_ranks(ranks)
+    dtype = dtype or config.get_text_config(decoder=True).dtype or torch.float32
+    with init_empty_weights(include_buffers=False):
+        network = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
+    if dtype != torch.float32 and (network._keep_in_fp32_modules or network._keep_in_fp32_modules_strict):
+        raise UnsupportedModel(f"model type {config.model_type!r} mixes dtypes: tensor parallelism needs float32")
+    cuts = apply_plan(network, ranks)
+    load_shards(network, Path(path), cuts, ranks, device)
+    return network.to(device)

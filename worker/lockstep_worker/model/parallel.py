@@ -1,0 +1,150 @@
+"""Tensor parallelism by transformers' own plan: which weights are cut, and where ranks add or gather.
+
+Read from the plan: names and styles. Not used: its DTensors and hooks. What remains on a rank is plain linear layers on
+local weights, one all-reduce after each `rowwise` layer, one all-gather after each `colwise_gather_output` layer. All
+ranks of the group get the same result of every layer.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from lockstep_worker.errors import UnsupportedModel
+
+REPLICATED = frozenset({"replicate", "replicated_with_grad_allreduce", "embedding_rowwise", "embedding_colwise"})
+"""Styles under which a rank keeps the whole module. A whole embedding costs memory and saves an all-reduce a step."""
+
+COLWISE = "colwise"
+GATHERED = frozenset({"colwise_gather_output", "colwise_rep"})
+ROWWISE = "rowwise"
+ROWWISE_SPLIT = frozenset({"rowwise_split_input", "rowwise_rep"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """A rank's place among those that share a model's weights."""
+
+    rank: int
+    size: int
+    group: Any = None
+    """torch.distributed group; None is the default one"""
+
+
+class RowwiseLinear(nn.Linear):
+    """A linear layer that holds some of the input features; ranks add up their parts.
+
+    Args:
+        whole: the uncut layer.
+        ranks: who shares it.
+        split_input: True when the input arrives whole, and this rank takes its own features of it.
+    """
+
+    def __init__(self, whole: nn.Linear, ranks: Ranks, *, split_input: bool) -> None:
+        features = _divide(whole.in_features, ranks.size, "input features of a row-wise layer")
+        super().__init__(features, whole.out_features, whole.bias is not None, device="meta", dtype=whole.weight.dtype)
+        self._ranks = ranks
+        self._split_input = split_input
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Compute the whole layer's output, the same on all ranks; the bias is added once."""
+        if self._split_input:
+            input = input.narrow(-1, self._ranks.rank * self.in_features, self.in_features)
+        output = linear(input, self.weight)
+        dist.all_reduce(output, group=self._ranks.group)
+        return output if self.bias is None else output + self.bias
+
+
+class GatheredLinear(nn.Linear):
+    """A linear layer that holds some of the output features; ranks gather all of them.
+
+    Args:
+        whole: the uncut layer.
+        ranks: who shares it.
+    """
+
+    def __init__(self, whole: nn.Linear, ranks: Ranks) -> None:
+        features = _divide(whole.out_features, ranks.size, "output features of a gathered layer")
+        super().__init__(whole.in_features, features, whole.bias is not None, device="meta", dtype=whole.weight.dtype)
+        self._ranks = ranks
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Compute the whole layer's output, the same on all ranks."""
+        local = super().forward(input).contiguous()
+        parts = local.new_empty(self._ranks.size, *local.shape)
+        dist.all_gather(list(parts.unbind(0)), local, group=self._ranks.group)
+        return parts.movedim(0, -2).flatten(-2)
+
+
+def apply_plan(network: Any, ranks: Ranks) -> dict[str, int]:
+    """Replace the planned layers of a model without weights by this rank's parts.
+
+    Args:
+        network: built on the meta device.
+        ranks: who shares it.
+
+    Returns:
+        For each parameter that is cut, the dimension it is cut in.
+
+    Raises:
+        UnsupportedModel: the plan has a style that is not served, or a size does not divide.
+    """
+    cuts: dict[str, int] = {}
+    plan = network.tp_plan or {}
+    if not plan:
+        raise UnsupportedModel(f"model type {network.config.model_type!r} has no tensor-parallel plan")
+    parameters = {name for name, _ in network.named_parameters(remove_duplicate=False)}
+    modules = {name: module for name, module in network.named_modules() if module is not network}
+    for name in [*modules, *parameters]:
+        style = plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
+        if style is None or style in REPLICATED:
+            continue
+        part, dim = _cut_module(name, modules.get(name), style, ranks)
+        if part is None:
+            continue
+        network.set_submodule(name, part)
+        cuts[f"{name}.weight"] = dim
+        if dim == 0:
+            cuts[f"{name}.bias"] = dim
+    return cuts
+
+
+def _cut_module(name: str, module: nn.Module | None, style: str, ranks: Ranks) -> tuple[nn.Linear | None, int]:
+    """Build this rank's part of a layer; returns it, or None for a layer that stays whole, and the cut dimension."""
+    if not isinstance(module, nn.Linear):
+        raise UnsupportedModel(f"{name}: tensor parallelism of style {style!r} is not served for what it is")
+    if style in GATHERED:
+        # A vocabulary that does not divide stays whole: right, and only slower.
+        return (GatheredLinear(module, ranks), 0) if module.out_features % ranks.size == 0 else (None, 0)
+    if style == COLWISE:
+        features = _divide(module.out_features, ranks.size, f"output features of {name}")
+        bias = module.bias is not None
+        return nn.Linear(module.in_features, features, bias, device="meta", dtype=module.weight.dtype), 0
+    if style == ROWWISE or style in ROWWISE_SPLIT:
+        return RowwiseLinear(module, ranks, split_input=style in ROWWISE_SPLIT), 1
+    raise UnsupportedModel(f"{name}: tensor parallelism of style {style!r} is not served")
+
+
+def _divide(count: int, size: int, what: str) -> int:
+    if count % size:
+        raise UnsupportedModel(f"{count} {what} do not divide by tensor parallelism {size}")
+    return count // size
+
+
+def cut(tensor: Any, dim: int, ranks: Ranks) -> Tensor:
+    """Take this rank's part of a tensor or of a safetensors slice, which is read only as far as needed."""
+    size = tensor.shape[dim] if isinstance(tensor, Tensor) else tensor.get_shape()[dim]
+    start, end = ranks.rank * size // ranks.size, (ranks.rank + 1) * size // ranks.size
+    part: Tensor = tensor[start:end] if dim == 0 else tensor[:, start:end]
+    return part
+
+
+def check_ranks(ranks: Ranks) -> None:
+    """Assert that the process group is what the configuration says; a wrong one would wait for ever."""
+    actual = (dist.get_rank(ranks.group), dist.get_world_size(ranks.group))
+    assert actual == (ranks.rank, ranks.size), f"group has {actual}, expected {(ranks.rank, ranks.size)}"

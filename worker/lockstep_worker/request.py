@@ -1,0 +1,139 @@
+"""What travels between the frontend and the ranks, and the words in it.
+
+The frontend gives every request a handle, a positive integer never used twice in its life. Requests and cancels go to
+rank 0 only; every rank publishes its own tokens straight back. Everything is msgspec MessagePack, never pickle.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+MAX_STOP_TOKEN_IDS = 16
+"""How many token ids can end a request, the model's own end ids included."""
+
+
+class FinishCode(enum.IntEnum):
+    """Why a request stopped. The device writes the first four; where several hold, the smallest non-zero wins."""
+
+    NOT_FINISHED = 0
+    END_ID = 1
+    LENGTH = 2
+    STOP_WORDS = 3
+    CANCELLED = 4
+
+
+class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How one request's tokens are drawn and when it ends. Defaults mean "no effect".
+
+    The frontend resolves everything that needs the tokenizer, and draws a seed where the client gave none.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 is off."""
+    min_p: float = 0.0
+    seed: int = 0
+    """In [0, 2**63)."""
+    end_ids: tuple[int, ...] = ()
+    """The model's end ids; empty under `ignore_eos`. The id itself is not part of the text."""
+    stop_token_ids: tuple[int, ...] = ()
+    """The request's own end ids: they end it with STOP_WORDS."""
+    min_tokens: int = 0
+    """No end id and no stop token id is drawn before so many tokens."""
+
+
+class NewRequest(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unknown_fields=True):
+    """One sequence to generate."""
+
+    handle: int
+    prompt: list[int]
+    params: SamplingParams
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_fields=True):
+    """The client went away or a stop string was met: free everything. Unknown and ended handles are ignored."""
+
+    handle: int
+
+
+class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag=3, forbid_unknown_fields=True):
+    """Finish all requests that came before, then leave the loop."""
+
+
+Inbound = NewRequest | Cancel | Shutdown
+"""What the frontend sends to rank 0, one message each, and rank 0 to its peers, as one list a step."""
+
+
+class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """All tokens that one rank made in one step: three arrays of equal length as little-endian bytes."""
+
+    rank: int
+    step: int
+    handles: bytes
+    """int64"""
+    tokens: bytes
+    """int32; -1 in an entry without a token (a cancelled request)"""
+    codes: bytes
+    """uint8 `FinishCode`"""
+
+    @classmethod
+    def pack(cls, rank: int, step: int, handles: npt.ArrayLike, tokens: npt.ArrayLike, codes: npt.ArrayLike) -> Tokens:
+        """Build one from arrays or lists of equal length."""
+        return cls(
+            rank,
+            step,
+            np.asarray(handles, dtype="<i8").tobytes(),
+            np.asarray(tokens, dtype="<i4").tobytes(),
+            np.asarray(codes, dtype="u1").tobytes(),
+        )
+
+    def unpack(self) -> tuple[list[int], list[int], list[int]]:
+        """Return (handles, tokens, codes) as lists of Python integers."""
+        return (
+            np.frombuffer(self.handles, dtype="<i8").tolist(),
+            np.frombuffer(self.tokens, dtype="<i4").tolist(),
+            np.frombuffer(self.codes, dtype="u1").tolist(),
+        )
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Rank 0 cannot serve this request; nothing of it was admitted."""
+
+    handle: int
+    message: str
+    field: str | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """The group is alive: sent by rank 0 once when it is ready, then at most once a second, also while parked."""
+
+    rank: int
+    running: int
+    waiting: int
+    kv_blocks_used: int
+    kv_blocks_total: int
+
+
+class EngineDown(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """A rank is about to end the group; open streams end with this message."""
+
+    rank: int
+    reason: str
+    exit_code: int
+
+
+class Drained(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """The loop ended after `Shutdown`: everything that was queued before is done."""
+
+    rank: int
+
+
+Outbound = Tokens | Refused | Progress | EngineDown | Drained
+"""What ranks send to the frontend."""

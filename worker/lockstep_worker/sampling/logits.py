@@ -1,0 +1,49 @@
+"""Shape the logits before a draw, in one documented order: end ids banned, temperature, top-k, top-p, min-p.
+
+Shapes: n rows, V vocabulary. A banned entry is minus infinity.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lockstep_worker.sampling.columns import NO_TOKEN, Columns
+
+BANNED = float("-inf")
+
+
+def ban_end_ids(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
+    """Ban every id that would end a row which is still shorter than its `min_length`."""
+    ids = torch.cat((columns.end_ids[rows], columns.stop_ids[rows]), dim=1)
+    early = (columns.length[rows] < columns.min_length[rows]).unsqueeze(1)
+    banned = torch.zeros_like(logits_nV, dtype=torch.bool)
+    # Unused ids are written to column 0 with False; a real ban of column 0 must survive them, hence the amax.
+    valid = (ids != NO_TOKEN) & early
+    banned.scatter_reduce_(1, ids.clamp(min=0), valid, reduce="amax")
+    return logits_nV.masked_fill(banned, BANNED)
+
+
+def scale(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
+    """Divide by the temperature; greedy rows pass through unchanged."""
+    temperature = columns.temperature[rows]
+    divisor = torch.where(temperature > 0, temperature, torch.ones_like(temperature))
+    return logits_nV / divisor.unsqueeze(1)
+
+
+def truncate(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
+    """Keep each row's top-k entries, then the smallest set that reaches top-p, then those within min-p of the best.
+
+    Equal logits keep their order by id, so that the kept set does not depend on the batch.
+    """
+    ordered, order = logits_nV.sort(dim=1, descending=True, stable=True)
+    position = torch.arange(ordered.shape[1], device=ordered.device)
+    top_k = columns.top_k[rows].unsqueeze(1)
+    ordered = ordered.masked_fill((top_k > 0) & (position >= top_k), BANNED)
+    probability = ordered.softmax(dim=1)
+    before = probability.cumsum(dim=1) - probability
+    drop = before >= columns.top_p[rows].unsqueeze(1)
+    drop |= probability < columns.min_p[rows].unsqueeze(1) * probability[:, :1]
+    drop[:, 0] = False
+    kept = ordered.masked_fill(drop, BANNED)
+    return torch.empty_like(logits_nV).scatter_(1, order, kept)
