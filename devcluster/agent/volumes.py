@@ -36,9 +36,16 @@ def check_pod(pod: Object) -> None:
     Raises:
         UnsupportedPod: names the field.
     """
-    for volume in pod["spec"].get("volumes", []):
+    spec = pod["spec"]
+    for volume in spec.get("volumes", []):
         if not any(kind in volume for kind in KINDS):
             raise UnsupportedPod(f"volume {volume['name']}: only {', '.join(KINDS)} work here")
+    for field in ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "resourceClaims"):
+        if spec.get(field):
+            raise UnsupportedPod(f"spec.{field}: does not work here")
+    for container in spec.get("initContainers", []):
+        if container.get("restartPolicy") == "Always":
+            raise UnsupportedPod(f"initContainers {container['name']}: restartPolicy Always does not work here")
 
 
 def is_memory(volume: Object) -> bool:

@@ -56,7 +56,7 @@ def _format_row(path: str, schema: dict[str, Any], required: bool) -> str:
 
 
 def _format_default(default: Any) -> str:
-    if default is None or default in ({}, []):
+    if default is None or isinstance(default, dict) or default == []:
         return ""
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 

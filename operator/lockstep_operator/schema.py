@@ -43,9 +43,9 @@ def build_field(field: Field, *, with_defaults: bool) -> dict[str, Any]:
 
 
 def _encode_default(default: Any) -> Any:
-    """An object's default is empty: its own fields' defaults fill it."""
+    """Write a default out in full: the API server checks an object's rules against it as it stands."""
     if dataclasses.is_dataclass(default):
-        return {key: item for key, item in encode(default).items() if item is None}
+        return encode(default)
     return list(default) if isinstance(default, tuple) else default
 
 

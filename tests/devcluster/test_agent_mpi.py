@@ -1,3 +1,4 @@
+# ruff: noqa: F811 (a fixture's name is imported, and a parameter)
 import shlex
 import subprocess
 from pathlib import Path
@@ -43,9 +44,11 @@ def test_mpirun_goes_over_ssh_from_one_pod_to_the_other(pods: Pods, tmp_path: Pa
     hosts = "".join(f"{name}.group.{pods.namespace}.svc slots=1\n" for name in ("first", "second"))
     pods.apply("ConfigMap", "hosts", data={"hostfile": hosts})
     spec = group_spec(pods.namespace)
-    pods.create("second", SSHD, container={"readinessProbe": READY, **CONTAINER}, nodeName="node-2", **spec)
+    pods.create(
+        "second", SSHD, container={"readinessProbe": READY, **CONTAINER}, nodeName="node-2", hostname="second", **spec
+    )
     pods.wait_ready("second")
-    printed = pods.run("first", launch(HOSTFILE), container=CONTAINER, nodeName="node-1", **spec)
+    printed = pods.run("first", launch(HOSTFILE), container=CONTAINER, nodeName="node-1", hostname="first", **spec)
     assert sorted(printed.splitlines()) == ["rank 0 of 2 on first", "rank 1 of 2 on second"]
 
 

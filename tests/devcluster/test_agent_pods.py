@@ -1,3 +1,4 @@
+# ruff: noqa: F811 (a fixture's name is imported, and a parameter)
 import json
 import time
 from pathlib import Path

@@ -112,7 +112,7 @@ def start_frontend(*, wait_ready: bool = True, **settings: Any) -> Iterator[Fron
             process = start_process(settings_for(port=port, **(addresses | settings)))
             frontend = Frontend(process, f"http://127.0.0.1:{port}", engine)
             try:
-                wait_until(lambda: _answers(frontend, wait_ready), 60)
+                wait_until(lambda: answers(frontend, "/ready" if wait_ready else "/health"), 60)
                 yield frontend
             finally:
                 process.kill()
@@ -140,9 +140,9 @@ def start_process(settings: dict[str, Any], **options: Any) -> subprocess.Popen[
     return process
 
 
-def _answers(frontend: Frontend, is_ready: bool) -> bool:
+def answers(frontend: Frontend, path: str) -> bool:
+    """Whether a path answers 200."""
     assert frontend.process.poll() is None, "the frontend ended at its start"
     with contextlib.suppress(httpx.TransportError):
-        path = "/ready" if is_ready else "/health"
         return httpx.get(frontend.url + path).status_code == 200
     return False

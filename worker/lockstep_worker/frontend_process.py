@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -107,9 +108,12 @@ class FrontendProcess:
             ready_timeout_s=READY_TIMEOUT_S,
             log_level=config.log_level,
         )
+        # The child inherits the blocked signal and takes it once it can drain; before, it would just die of it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self._process = subprocess.Popen(
             [sys.executable, "-m", "lockstep_worker.frontend"], stdin=subprocess.PIPE, env=_without_mpi(os.environ)
         )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(settings))
         self._process.stdin.close()

@@ -165,9 +165,11 @@ class RankMetrics:
             metrics["iteration_host_seconds"], PHASES
         )
         self.iterations_total: dict[tuple[str, ...], Counter] = family.children(metrics["iterations_total"], KINDS)
-        self.collectives_total: dict[tuple[str, ...], Counter] = family.children(
-            metrics["collectives_total"], OPS, ("executed", "skipped")
-        )
+        collectives = metrics["collectives_total"]
+        self.collectives_total: dict[tuple[str, ...], Counter] = {
+            pair: collectives.labels(str(rank), *pair)
+            for pair in (("exchange", "executed"), ("payload", "executed"), ("payload", "skipped"))
+        }
         self.collective_bytes_total: dict[tuple[str, ...], Counter] = family.children(
             metrics["collective_bytes_total"], OPS
         )

@@ -9,17 +9,18 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from lockstep_worker.errors import RequestError
 from lockstep_worker.frontend import probes, routes
 from lockstep_worker.frontend.faults import ApiError
-from lockstep_worker.frontend.guard import ApiKeyGuard
+from lockstep_worker.frontend.guard import Guard
 from lockstep_worker.frontend.service import Service
 
 logger = logging.getLogger(__name__)
 
 
-def create_app(service: Service) -> FastAPI:
+def create_app(service: Service) -> ASGIApp:
     """Build the application around its parts."""
     app = FastAPI(
         title="Lockstep",
@@ -32,15 +33,13 @@ def create_app(service: Service) -> FastAPI:
     app.state.service = service
     app.include_router(routes.router)
     app.include_router(probes.router)
-    if service.settings.api_key is not None:
-        app.add_middleware(ApiKeyGuard, key=service.settings.api_key)
     app.add_exception_handler(ApiError, _answer_fault)
     app.add_exception_handler(RequestError, _answer_fault)
     app.add_exception_handler(RequestValidationError, _answer_fault)
     app.add_exception_handler(HTTPException, _answer_fault)
     app.add_exception_handler(Exception, _answer_fault)
     _document_validation_as_400(app)
-    return app
+    return Guard(app, service.settings.api_key, service.settings.max_body_bytes)
 
 
 async def _answer_fault(_request: Request, error: Exception) -> Response:
@@ -59,6 +58,8 @@ def find_fault(error: Exception) -> ApiError:
             return ApiError.of(error)
         case RequestValidationError():
             return _describe_validation(error.errors())
+        case HTTPException(status_code=413):
+            return ApiError(413, "The body is larger than this server allows.")
         case HTTPException():
             return ApiError(error.status_code, str(error.detail))
         case _:

@@ -1,4 +1,4 @@
-"""The API key, checked before a body is read."""
+"""What is checked before a body is read: the API key, and the length that the client announces."""
 
 from __future__ import annotations
 
@@ -14,28 +14,36 @@ from lockstep_worker.frontend.respond import send_error
 _GUARDED_PATHS = frozenset({"/tokenize", "/detokenize"})
 
 
-class ApiKeyGuard:
-    """Lets requests through that carry the key or need none.
+class Guard:
+    """Lets requests through that carry the key or need none, and that are not too large.
 
     Args:
         app: what it guards.
-        key: the key that `Authorization: Bearer` must carry.
+        api_key: the key that `Authorization: Bearer` must carry, or None.
+        max_body_bytes: of one request. Bodies of unknown length are cut off while they are read, by the app.
     """
 
-    def __init__(self, app: ASGIApp, key: str) -> None:
+    def __init__(self, app: ASGIApp, api_key: str | None, max_body_bytes: int) -> None:
         self._app = app
-        self._expected = f"Bearer {key}".encode()
+        self._expected = None if api_key is None else f"Bearer {api_key}".encode()
+        self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 401."""
-        if scope["type"] == "http" and _needs_key(scope) and not self._has_key(scope):
-            await send_error(send, ApiError(401, "The API key is missing or wrong.", code="invalid_api_key"))
-            return
-        await self._app(scope, receive, send)
+        """Pass the request on, or answer 401 or 413."""
+        fault = self._find_fault(scope, Headers(scope=scope)) if scope["type"] == "http" else None
+        if fault is not None:
+            await send_error(send, fault)
+        else:
+            await self._app(scope, receive, send)
 
-    def _has_key(self, scope: Scope) -> bool:
-        given = Headers(scope=scope).get("authorization", "")
-        return hmac.compare_digest(given.encode(), self._expected)
+    def _find_fault(self, scope: Scope, headers: Headers) -> ApiError | None:
+        if self._expected is not None and _needs_key(scope):
+            given = headers.get("authorization", "").encode()
+            if not hmac.compare_digest(given, self._expected):
+                return ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
+        if int(headers.get("content-length", "0")) > self._max_body_bytes:
+            return ApiError(413, f"The body must have at most {self._max_body_bytes} bytes.")
+        return None
 
 
 def _needs_key(scope: Scope) -> bool:

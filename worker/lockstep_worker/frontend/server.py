@@ -70,3 +70,5 @@ def _handle_signals(service: Service) -> None:
     loop.add_signal_handler(
         signal.SIGHUP, service.engine.lose, "its process is gone, and gave no reason", contract.EXIT_FAILED
     )
+    # Rank 0 starts this process with SIGTERM blocked, so that one that came too early is taken here.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
