@@ -15,6 +15,7 @@ import httpx
 from devcluster.agent import network
 from devcluster.agent.client import MERGE, STRATEGIC, ApiClient, ApiError, Object
 from devcluster.agent.images import load_images
+from devcluster.agent.logs import LogServer
 from devcluster.agent.node import build_lease, build_node, build_node_status
 from devcluster.agent.pods import Node, PodRunner
 from devcluster.agent.publisher import PodObject
@@ -42,12 +43,15 @@ class Kubelet:
     async def run(self) -> None:
         """Run until cancelled, then end all pods."""
         await self._register_all()
+        logs = LogServer(self._settings.state_dir, self._is_running)
+        await logs.start([node.address for node in self._settings.nodes])
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._beat())
                 group.create_task(self._follow_pods())
         finally:
             await self._end_pods()
+            await logs.stop()
 
     async def _register_all(self) -> None:
         shutil.rmtree(self._settings.state_dir / "pods", ignore_errors=True)
@@ -134,6 +138,9 @@ class Kubelet:
             self._start(self._run_pod(uid, runner))
         elif "deletionTimestamp" in pod["metadata"]:  # it ended under an earlier agent
             self._start(PodObject(self._client, pod).delete())
+
+    def _is_running(self, namespace: str, pod: str, container: str) -> bool:
+        return any(runner.has_running(namespace, pod, container) for runner in self._runners.values())
 
     def _forget(self, uid: str) -> None:
         if runner := self._runners.get(uid):

@@ -42,7 +42,8 @@ def build_node_status(node: NodeSettings, *, gpus: int, memory_kib: int, now: st
     return {
         "capacity": resources,
         "allocatable": resources,
-        "addresses": [{"type": "InternalIP", "address": node.address}, {"type": "Hostname", "address": node.name}],
+        # No address of type Hostname: the API server would prefer it for logs, and no name server knows it.
+        "addresses": [{"type": "InternalIP", "address": node.address}],
         "conditions": [_ready(now)],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
         "nodeInfo": _node_info(node.name),

@@ -29,7 +29,7 @@ from devcluster.agent.sources import SourceReader
 from devcluster.agent.status import PodView, Terminated, Waiting
 from devcluster.agent.times import now
 
-REFRESH_S = 30.0
+REFRESH_S = 10.0
 GONE_GRACE_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,14 @@ class PodRunner:
         self._object.is_mute = True
         self._stop.set()
         self._deleted.set()
+
+    def has_running(self, namespace: str, name: str, container: str) -> bool:
+        """Say whether a container of this name, in a pod of that name, may still write to its log."""
+        metadata = self._pod["metadata"]
+        if self._view.ended or (metadata["namespace"], metadata["name"]) != (namespace, name):
+            return False
+        records = [runner.record for runner in [*self._init, *self._main]]
+        return any(record.name == container and not isinstance(record.state, Terminated) for record in records)
 
     async def run(self) -> None:
         """Run the pod until its object is deleted."""

@@ -11,10 +11,11 @@ import time
 from typing import Any
 
 import kopf
+from kubernetes import client
 
 from lockstep_operator import names
 from lockstep_operator.errors import Conflict, KubeError
-from lockstep_operator.kube import DEPLOYMENTS, MPIJOBS, SERVICES, Kube, Resource
+from lockstep_operator.kube import DEPLOYMENTS, MPIJOBS, SERVICES, Kube, Resource, load_configuration
 from lockstep_operator.metrics import Metrics
 from lockstep_operator.podwatch import find_deployment, start_pod_watch
 from lockstep_operator.reconcile import Key, Reconciler
@@ -140,6 +141,10 @@ def build_registry(controller: Controller) -> kopf.OperatorRegistry:
         settings.networking.request_timeout = 30
         await controller.start()
 
+    @kopf.on.login(registry=registry)
+    def login(**_: Any) -> kopf.ConnectionInfo:
+        return build_connection(load_configuration())
+
     @kopf.on.cleanup(registry=registry)
     async def stop(**_: Any) -> None:
         await controller.stop()
@@ -154,6 +159,20 @@ def build_registry(controller: Controller) -> kopf.OperatorRegistry:
     for resource in (MPIJOBS, SERVICES):
         _watch_children(registry, resource, on_child)
     return registry
+
+
+def build_connection(configuration: client.Configuration) -> kopf.ConnectionInfo:
+    """Give kopf the credentials that our own client has; kopf asks again when they are refused."""
+    token = configuration.auth_settings().get("BearerToken")
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        token=token["value"].removeprefix("Bearer ").removeprefix("bearer ") if token else None,
+        scheme="Bearer" if token else None,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+    )
 
 
 def _watch_children(registry: kopf.OperatorRegistry, resource: Resource, handler: Any) -> None:

@@ -36,8 +36,14 @@ class Run:
         self.notes, self.ranks = notes, ranks
         self.termination_log = notes / "termination-log"
         self.termination_log.touch()
-        config = Config(model="none", tensor_parallel=ranks, device="cpu", drain_timeout=drain_timeout)
-        environ = {**os.environ, "TEST_NOTES": str(notes), "TEST_BEHAVIOUR": behaviour, "PYTHONPATH": str(TESTS)}
+        config = Config(
+            model=str(notes),
+            served_model_name=behaviour,
+            tensor_parallel=ranks,
+            device="cpu",
+            drain_timeout=drain_timeout,
+        )
+        environ = {**os.environ, "PYTHONPATH": str(TESTS)}
         environ.pop("OMP_NUM_THREADS", None)
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, config.to_json(), str(self.termination_log)],
@@ -199,9 +205,9 @@ def test_ranks_on_a_cpu_get_one_thread_each(start: Start) -> None:
 
 
 def test_a_supervisor_that_mpirun_started_is_a_rank_itself(tmp_path: Path) -> None:
-    config = Config(model="none", tensor_parallel=2, device="cpu")
+    config = Config(model=str(tmp_path), served_model_name="exit", tensor_parallel=2, device="cpu")
     mpirun = Path(sys.executable).parent / "mpirun"
-    environ = {**os.environ, "TEST_NOTES": str(tmp_path), "TEST_BEHAVIOUR": "exit", "PYTHONPATH": str(TESTS)}
+    environ = {**os.environ, "PYTHONPATH": str(TESTS)}
     environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     ours = [sys.executable, "-c", PROGRAM, config.to_json(), str(tmp_path / "termination-log")]
     command = [str(mpirun), "-n", "2", "--map-by", ":OVERSUBSCRIBE", *ours]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support import recall_model, tp_ranks
-from support.tiny_models import CONFIGS, save_tiny_model
 
 from lockstep_worker.model.loader import load_model
+from support import recall_model, tp_ranks
+from support.tiny_models import save_tiny_model
 
 pytestmark = pytest.mark.mpi
 
@@ -51,7 +51,7 @@ def ranks(folders: dict[str, Path]) -> list[Job]:
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
     mpirun = Path(sys.executable).parent / "mpirun"
     program = [sys.executable, "-m", "mpi4py", tp_ranks.__file__, str(job)]
@@ -87,10 +87,6 @@ def test_a_rank_holds_half_of_the_layers_and_of_the_cache(
 def test_a_model_whose_plan_is_not_served_is_refused_on_all_ranks(folders: dict[str, Path], ranks: list[Job]) -> None:
     for rank in ranks:
         assert "moe_tp_experts" in rank[str(folders["qwen3_moe"])]["refused"]
-
-
-def test_every_tested_family_is_one_that_exists() -> None:
-    assert set(FAMILIES) <= set(CONFIGS)
 
 
 def _in_two_files(source: Path, target: Path) -> Path:

@@ -1,4 +1,7 @@
-"""A rank that does what TEST_BEHAVIOUR says, in the place of the real one, under the real supervisor and mpirun."""
+"""A rank that fails or drains on demand, in the place of the real one, under the real supervisor and mpirun.
+
+`served_model_name` says what it does and `model` is where it leaves notes: no environment reaches ranks on other hosts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from lockstep_worker.health.parent import die_with_parent
 
 
 def main() -> None:
-    config, notes = Config.from_json(sys.argv[1]), Path(os.environ["TEST_NOTES"])
+    config = Config.from_json(sys.argv[1])
+    notes, behaviour = Path(config.model), config.served_model_name
     die_with_parent()
     mpi = None
     rank = 0
@@ -35,7 +39,6 @@ def main() -> None:
             mpi.Barrier()
         sys.exit(0)
 
-    behaviour = os.environ["TEST_BEHAVIOUR"]
     signal.signal(signal.SIGUSR1, signal.SIG_IGN if behaviour == "ignore-drain" else drain)
     if behaviour == "ignore-drain":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

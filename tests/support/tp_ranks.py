@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.greedy import GreedyDriver, pack
 
 from lockstep_worker.errors import UnsupportedModel
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
+from support.greedy import GreedyDriver, pack
 
 LIMIT = 16
 

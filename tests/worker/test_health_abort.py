@@ -16,6 +16,7 @@ from lockstep_worker import contract
 from lockstep_worker.health.abort import FAILURE_MARK, Failure
 from lockstep_worker.health.bounded import run_bounded
 from lockstep_worker.health.diagnose import diagnose
+from lockstep_worker.health.parent import is_orphan
 
 BOUND_S = 30.0
 
@@ -192,6 +193,22 @@ def test_a_child_whose_parent_died_before_the_asking_dies_at_once(how: str) -> N
     environ = {**os.environ, **({"LOCKSTEP_PARENT_PID": "4194000"} if how == "env" else {})}
     result = subprocess.run([sys.executable, "-c", program], env=environ, timeout=BOUND_S)
     assert result.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "init", "orphan"),
+    [
+        pytest.param(7, None, "systemd", False, id="some-parent"),
+        pytest.param(1, None, "systemd", True, id="adopted-by-init"),
+        pytest.param(1, None, "mpirun", False, id="started-by-init-that-is-mpirun"),
+        pytest.param(1, 1, "lockstep-worker", False, id="started-by-init-that-is-the-supervisor"),
+        pytest.param(1, 7, "mpirun", True, id="another-than-stated"),
+    ],
+)
+def test_an_orphan_is_told_from_a_child_of_process_one(
+    actual: int, expected: int | None, init: str, orphan: bool
+) -> None:
+    assert is_orphan(actual, expected, init=init) is orphan
 
 
 def test_the_stated_parent_is_not_inherited_by_the_childs_own_children() -> None:

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 import torch
-from support import recall_model
-from support.greedy import GreedyDriver, Sequence, pack
 
 from lockstep_worker.model.forward import Model
+from support import recall_model
+from support.greedy import GreedyDriver, Sequence, pack
 
 LIMIT = 40
 

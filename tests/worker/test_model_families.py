@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from support.greedy import GreedyDriver, Sequence, pack
-from support.tiny_models import CONFIGS, VOCAB, save_tiny_model
 
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
+from support.greedy import GreedyDriver, Sequence, pack
+from support.tiny_models import CONFIGS, VOCAB, save_tiny_model
 
 LENGTHS = (1, 5, 9, 20, 33)
 

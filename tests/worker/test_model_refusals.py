@@ -6,12 +6,12 @@ import pytest
 import torch
 import transformers as hf
 from accelerate import init_empty_weights
-from support.tiny_models import CONFIGS, SIZES, save_tiny_model
 
 from lockstep_worker.errors import ConfigError, UnsupportedModel
 from lockstep_worker.model.loader import load_model, read_end_ids
 from lockstep_worker.model.parallel import Ranks, apply_plan
 from lockstep_worker.model.support import check_supported
+from support.tiny_models import CONFIGS, SIZES, save_tiny_model
 
 CPU = torch.device("cpu")
 
@@ -32,8 +32,12 @@ def test_every_family_that_is_tested_is_accepted(family: str) -> None:
         pytest.param(hf.DeepseekV3Config, "multi-head latent attention", id="latent"),
         pytest.param(hf.Gemma3nTextConfig, "share keys and values", id="shared-kv"),
         pytest.param(hf.BloomConfig, "its attention cannot be replaced", id="alibi"),
-        pytest.param(lambda: hf.Gemma3TextConfig(use_bidirectional_attention=True), "bidirectional", id="bidirectional"),
-        pytest.param(lambda: hf.LlamaConfig(rope_parameters=_dynamic()), "of type dynamic depends on", id="dynamic-rope"),
+        pytest.param(
+            lambda: hf.Gemma3TextConfig(use_bidirectional_attention=True), "bidirectional", id="bidirectional"
+        ),
+        pytest.param(
+            lambda: hf.LlamaConfig(rope_parameters=_dynamic()), "of type dynamic depends on", id="dynamic-rope"
+        ),
         pytest.param(
             lambda: hf.LlamaConfig(quantization_config={"quant_method": "fp8"}), "are quantised", id="quantised"
         ),
@@ -68,7 +72,9 @@ def test_a_width_that_does_not_divide_is_refused_with_both_numbers() -> None:
 
 
 def test_an_encoder_is_refused_when_it_first_runs(tmp_path: Path) -> None:
-    config = hf.BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    config = hf.BertConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
     hf.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match="BertSelfAttention is not causal"):
         load_model(str(tmp_path), device=CPU, dtype="float32")

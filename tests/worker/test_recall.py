@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import recall_model
-from support.greedy import GreedyDriver
 
 from models.recall import tasks, train
+from support import recall_model
+from support.greedy import GreedyDriver
 
 ROOT = Path(__file__).parents[2]
 

@@ -200,7 +200,7 @@ class Scheduler:
         starts = table.computed[rows]
         table.computed[rows] = starts + counts
         samples = table.computed[rows] == table.length[rows] + table.in_flight[rows]
-        table.in_flight[rows[samples]] = 1
+        table.in_flight[rows[samples]] += 1
         for slot in rows[num_decodes:].tolist():
             self._commit(slot)
         return Plan(rows, starts, counts, samples, num_decodes)

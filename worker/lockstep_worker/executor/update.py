@@ -58,7 +58,7 @@ def update_batched(table: SlotTable, sampled: Sampled) -> Sampled:
     length = table.length[rows]
     table.tokens[rows, length] = sampled.tokens
     table.length[rows] = length + 1
-    table.in_flight[rows] = 0
+    table.in_flight[rows] -= 1
     return sampled
 
 
@@ -70,7 +70,7 @@ def update_per_request(table: SlotTable, sampled: Sampled) -> Sampled:
         length = int(table.length[slot])
         table.tokens[slot, length] = token
         table.length[slot] = length + 1
-        table.in_flight[slot] = 0
+        table.in_flight[slot] -= 1
         codes[index] = finish_code(token, length + 1, sequence.limit, sequence.params)
     return Sampled(sampled.rows, sampled.incarnations, sampled.tokens, codes)
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from pathlib import Path
 
 PARENT_VARIABLE = "LOCKSTEP_PARENT_PID"
 """Set for a rank that the supervisor starts itself; under mpirun nobody can know the parent in advance."""
 _PR_SET_PDEATHSIG = 1
 _INIT = 1
+_INIT_NAME = Path("/proc/1/comm")
+_LAUNCHERS = {"mpirun", "mpiexec", "prterun", "prted", "orterun", "orted", "slurmstepd"}
+"""What may rightly be the parent of a rank and process 1 of a container at once."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -22,8 +26,8 @@ def die_with_parent(sig: int = signal.SIGKILL, *, parent: int | None = None) -> 
     Args:
         sig: the signal to get.
         parent: the parent's process id where the caller knows it. Otherwise `PARENT_VARIABLE` says it (and is removed,
-            because it would be wrong for this process's own children). With neither, a parent that is process 1
-            counts as ended.
+            because it would be wrong for this process's own children). With neither, process 1 as the parent means
+            that the real one ended, unless process 1 is itself a launcher of ranks.
 
     Raises:
         OSError: the kernel refused.
@@ -32,10 +36,12 @@ def die_with_parent(sig: int = signal.SIGKILL, *, parent: int | None = None) -> 
     expected = parent if parent is not None else int(stated) if stated else None
     if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(sig), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if is_orphan(os.getppid(), expected):
+    if is_orphan(os.getppid(), expected, init=_INIT_NAME.read_text(encoding="utf-8").strip()):
         os.kill(os.getpid(), sig)
 
 
-def is_orphan(actual: int, expected: int | None) -> bool:
-    """Decide from the parent's process id, and from what it should be where that is known."""
-    return actual == _INIT if expected is None else actual != expected
+def is_orphan(actual: int, expected: int | None, *, init: str) -> bool:
+    """Decide from the parent's process id, what it should be where that is known, and the name of process 1."""
+    if expected is not None:
+        return actual != expected
+    return actual == _INIT and init not in _LAUNCHERS

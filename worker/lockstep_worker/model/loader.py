@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from accelerate import init_empty_weights  # type: ignore[import-untyped]
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.utils import logging as hf_logging
 
 from lockstep_worker.errors import ConfigError, UnsupportedModel
 from lockstep_worker.model.attention.interface import NAME, register_attention
@@ -46,6 +47,7 @@ def load_model(
     """
     _check_arguments(path, dtype)
     register_attention()
+    hf_logging.disable_progress_bar()  # a rank's log is no terminal
     config = AutoConfig.from_pretrained(path, local_files_only=True)
     check_supported(config, tp_size)
     if tp_size == 1:

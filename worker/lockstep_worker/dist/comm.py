@@ -1,0 +1,144 @@
+"""The collectives of the step loop. The only module that imports mpi4py.
+
+A step needs two operations: one allgather of a small int64 row, posted without blocking, and one broadcast of bytes
+whose length every rank already knows from the rows. Nothing here pickles, and nothing here decides how to wait.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Row = npt.NDArray[np.int64]
+
+
+class Pending(Protocol):
+    """An allgather that was posted."""
+
+    def done(self) -> bool:
+        """Make progress; True once every rank's row is here. Never blocks."""
+
+    def rows(self) -> Row:
+        """Return int64 [size, width]; only after `done()` was True. The array is reused two exchanges later."""
+
+
+class Comm(Protocol):
+    """What the executor needs of its peers. Tests count operations and bytes by wrapping one."""
+
+    rank: int
+    size: int
+
+    def start_allgather(self, row: Row) -> Pending:
+        """Post this rank's int64 [width]; all ranks post the same width in the same order."""
+
+    def broadcast(self, data: bytearray) -> None:
+        """Send rank 0's bytes into every rank's `data`; all ranks pass the same length."""
+
+    def gather_once(self, values: list[int]) -> list[list[int]]:
+        """Exchange a few integers at start, blocking; not for the step loop."""
+
+    def share_text(self, text: str) -> str:
+        """Return rank 0's text on every rank, blocking; not for the step loop. At most 4096 bytes."""
+
+
+class _Ready:
+    """The allgather of one rank: its own row, at once."""
+
+    def __init__(self, row: Row) -> None:
+        self._rows = row.reshape(1, -1)
+
+    def done(self) -> bool:
+        return True
+
+    def rows(self) -> Row:
+        return self._rows
+
+
+class SingleComm:
+    """A group of one rank: nothing is sent, nothing is serialised."""
+
+    rank = 0
+    size = 1
+
+    def start_allgather(self, row: Row) -> Pending:
+        """See `Comm`."""
+        return _Ready(row.copy())
+
+    def broadcast(self, data: bytearray) -> None:
+        """See `Comm`."""
+
+    def gather_once(self, values: list[int]) -> list[list[int]]:
+        """See `Comm`."""
+        return [list(values)]
+
+    def share_text(self, text: str) -> str:
+        """See `Comm`."""
+        return text
+
+
+class _MpiPending:
+    """An MPI_Iallgather; keeps its buffers alive until the request is complete."""
+
+    def __init__(self, comm: MpiComm, row: Row) -> None:
+        self._send = row.copy()
+        self._receive = np.empty((comm.size, row.size), dtype=np.int64)
+        self._request = comm.world.Iallgather(self._send, self._receive)
+        self._done = False
+
+    def done(self) -> bool:
+        if not self._done:
+            self._done = self._request.Test()
+        return self._done
+
+    def rows(self) -> Row:
+        return self._receive
+
+
+class MpiComm:
+    """MPI_COMM_WORLD, initialised by mpi4py with MPI_THREAD_MULTIPLE."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI  # noqa: PLC0415 - importing initialises MPI, which a single rank must not need
+
+        self.world = MPI.COMM_WORLD
+        self.rank: int = self.world.Get_rank()
+        self.size: int = self.world.Get_size()
+        self.threads_may_abort = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+    def start_allgather(self, row: Row) -> Pending:
+        """See `Comm`."""
+        return _MpiPending(self, row)
+
+    def broadcast(self, data: bytearray) -> None:
+        """See `Comm`."""
+        self.world.Bcast(np.frombuffer(data, dtype=np.uint8), root=0)
+
+    def gather_once(self, values: list[int]) -> list[list[int]]:
+        """See `Comm`."""
+        send = np.array(values, dtype=np.int64)
+        receive = np.empty((self.size, send.size), dtype=np.int64)
+        self.world.Allgather(send, receive)
+        return receive.tolist()
+
+    def share_text(self, text: str) -> str:
+        """See `Comm`."""
+        buffer = np.zeros(4096, dtype=np.uint8)
+        encoded = text.encode()
+        buffer[: len(encoded)] = np.frombuffer(encoded, dtype=np.uint8)
+        self.world.Bcast(buffer, root=0)
+        return buffer.tobytes().rstrip(b"\0").decode()
+
+    def abort(self, code: int) -> None:
+        """End every rank of the group with this exit code; may be called from any thread."""
+        self.world.Abort(code)
+
+
+def local_rank() -> int:
+    """Number this rank on its node, from the launcher's environment (Open MPI, then SLURM); 0 when alone."""
+    for name in ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 0
