@@ -134,9 +134,9 @@ def die_with_parent() -> list[str]:
 def identity_command(identity: Identity) -> list[str]:
     """Build the prefix that becomes the container's user.
 
-    The death signal is set again here: changing the user clears it.
+    The death signal is set again, by one more program: the kernel clears it when a process changes its user.
     """
     groups = ["--groups", ",".join(map(str, identity.groups))] if identity.groups else ["--clear-groups"]
     bounding = ",".join(["-all", *(f"+{name}" for name in identity.capabilities)])
     user = ["--reuid", str(identity.uid), "--regid", str(identity.gid), *groups]
-    return ["setpriv", *user, "--bounding-set", bounding, "--inh-caps", "-all", "--nnp", "--pdeathsig", "KILL", "--"]
+    return ["setpriv", *user, "--bounding-set", bounding, "--inh-caps", "-all", "--nnp", "--", *die_with_parent()]

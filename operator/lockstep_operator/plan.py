@@ -81,7 +81,7 @@ def _plan_services(seen: Observed, spec: Spec) -> Plan:
         service = existing.pop(manifest["metadata"]["name"], None)
         if service is None:
             actions.append(CreateService(manifest))
-        elif not _has_all(manifest, service):
+        elif not _has_all({part: manifest[part] for part in ("metadata", "spec")}, service):
             actions.append(UpdateService(manifest, service["metadata"]["resourceVersion"]))
     actions += [
         _delete_service(service) for service in existing.values() if "deletionTimestamp" not in service["metadata"]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from devcluster.cluster import Cluster
+from devcluster.errors import CommandError
 from support.cluster import StartCluster, start_cluster  # noqa: F401
 from support.helm import CHART, render
 
 pytestmark = pytest.mark.cluster
 CRD = "servingdeployments.serving.lockstep.dev"
+PART = "app.kubernetes.io/part-of=lockstep"
 WITHOUT_CRD = ("--set", "crds.install=false")
 DEPLOYMENT = {
     "apiVersion": "serving.lockstep.dev/v1alpha1",
@@ -33,12 +37,18 @@ def cluster(start_cluster: StartCluster) -> Cluster:  # noqa: F811
     return start_cluster("charts")
 
 
-def install(cluster: Cluster, release: str, *arguments: str) -> str:
-    return cluster.helm("install", release, str(CHART), "-n", release, "--create-namespace", *arguments)
+def install(cluster: Cluster, release: str, *arguments: str, chart: Path = CHART) -> str:
+    return cluster.helm("install", release, str(chart), "-n", release, "--create-namespace", *arguments)
 
 
 def names(cluster: Cluster, *arguments: str) -> set[str]:
     return set(cluster.kubectl("get", *arguments, "-o", "name", "--ignore-not-found").split())
+
+
+def read_fields(cluster: Cluster) -> set[str]:
+    """Fields of a ServingDeployment's spec that the API server knows."""
+    crd = json.loads(cluster.kubectl("get", f"crd/{CRD}", "-o", "json"))
+    return set(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
 
 
 def may(cluster: Cluster, account: str, verb: str, resource: str, *arguments: str) -> bool:
@@ -75,41 +85,51 @@ def any_crd(group: str, plural: str, kind: str) -> dict[str, Any]:
     }
 
 
-def test_the_chart_installs_upgrades_and_leaves_the_users_objects_when_it_goes(cluster: Cluster) -> None:
-    text = install(cluster, "lockstep", "--set", "image.repository=lockstep-operator,image.tag=dev")
+def earlier_chart(folder: Path) -> Path:
+    """The chart as it was before the field `spec.paused` came."""
+    chart = Path(shutil.copytree(CHART, folder / "lockstep"))
+    path = chart / "files" / "crd-servingdeployments.yaml"
+    crd = yaml.safe_load(path.read_text())
+    del crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["paused"]
+    path.write_text(yaml.safe_dump(crd))
+    return chart
+
+
+def test_the_chart_installs_upgrades_and_leaves_the_users_objects_when_it_goes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    text = install(cluster, "lockstep", "--set", "image.repository=lockstep-operator", chart=earlier_chart(tmp_path))
     assert "rollout status deployment/lockstep-operator" in text
     cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
     cluster.apply(DEPLOYMENT)
+    assert "paused" not in read_fields(cluster)
 
     cluster.helm("upgrade", "lockstep", str(CHART), "-n", "lockstep", "--reuse-values", "--set", "image.tag=next")
-    image = cluster.kubectl(
-        "get",
-        "-n",
-        "lockstep",
-        "deployment/lockstep-operator",
-        "-o",
-        "jsonpath={.spec.template.spec.containers[0].image}",
-    )
-    assert image == "lockstep-operator:next"
+    where = "jsonpath={.spec.template.spec.containers[0].image}"
+    assert cluster.kubectl("get", "-n", "lockstep", "deploy/lockstep-operator", "-o", where) == "lockstep-operator:next"
+    assert "paused" in read_fields(cluster)
 
     cluster.helm("uninstall", "lockstep", "-n", "lockstep", "--wait")
-    assert not names(
-        cluster, "-n", "lockstep", "deployments,serviceaccounts", "-l", "app.kubernetes.io/part-of=lockstep"
-    )
-    assert not names(cluster, "clusterroles,clusterrolebindings", "-l", "app.kubernetes.io/part-of=lockstep")
+    assert not names(cluster, "-n", "lockstep", "deployments,serviceaccounts", "-l", PART)
+    assert not names(cluster, "clusterroles,clusterrolebindings", "-l", PART)
     assert names(cluster, f"crd/{CRD}")
     assert names(cluster, "servingdeployments", "-n", "default") == {"servingdeployment.serving.lockstep.dev/recall"}
 
+
+def test_a_new_release_finds_the_crd_that_an_earlier_one_left(cluster: Cluster) -> None:
     install(cluster, "lockstep")
-    assert names(cluster, "servingdeployments", "-n", "default")
     cluster.helm("uninstall", "lockstep", "-n", "lockstep", "--wait")
+    with pytest.raises(CommandError, match="invalid ownership metadata"):
+        install(cluster, "other")
+    install(cluster, "another", "--take-ownership")
+    cluster.helm("uninstall", "another", "-n", "another", "--wait")
 
 
 def test_the_operators_pod_is_admitted_where_only_restricted_pods_are(cluster: Cluster) -> None:
     cluster.kubectl("create", "namespace", "restricted")
     cluster.kubectl("label", "namespace", "restricted", "pod-security.kubernetes.io/enforce=restricted")
     install(cluster, "restricted", *WITHOUT_CRD)
-    cluster.kubectl("wait", "-n", "restricted", "--for=create", "pod", "-l", "app.kubernetes.io/part-of=lockstep")
+    cluster.kubectl("wait", "-n", "restricted", "--for=create", "pod", "-l", PART)
 
 
 def test_the_cluster_wide_account_may_do_its_work_and_not_more(cluster: Cluster) -> None:

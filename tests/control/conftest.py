@@ -5,6 +5,7 @@ import pytest
 from devcluster.cluster import Cluster
 from lockstep_operator.kube import Kube
 from support.cluster import cluster, cluster_namespace, start_cluster  # noqa: F401
+from support.deployments import Live
 from support.kubelet import Kubelet
 from support.operator_process import OperatorProcess, connect, install
 
@@ -23,5 +24,5 @@ def kube(cluster: Cluster) -> Kube:  # noqa: F811
 
 
 @pytest.fixture
-def kubelet(kube: Kube, cluster_namespace: str) -> Kubelet:  # noqa: F811
-    return Kubelet(kube, cluster_namespace)
+def live(operator: OperatorProcess, kube: Kube, cluster_namespace: str) -> Live:  # noqa: F811
+    return Live(kube, Kubelet(kube, cluster_namespace), cluster_namespace)

@@ -10,8 +10,8 @@ import pytest
 from devcluster.agent.logs import tail_offset
 from devcluster.cluster import Cluster
 from devcluster.nodes import start_nodes
+from support.agent_pods import AgentPods, nodes, pods  # noqa: F401
 from support.cluster import StartCluster, start_cluster  # noqa: F401
-from support.pods import Pods, nodes, pods  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
 MARK = "a-process-of-a-pod-that-must-not-live-on"
@@ -43,7 +43,7 @@ def test_all_processes_of_pods_end_with_the_agent(
 ) -> None:
     cluster = start_cluster(f"agent-{number.name.lower()}")
     start_nodes(cluster, 1, 0)
-    pods = Pods(cluster, "default")
+    pods = AgentPods(cluster, "default")
     script = f"setsid sh -c 'trap \"\" TERM; while true; do sleep 0.2; done' {MARK} & exec sleep 1000"
     for user in (0, 1000):
         pods.create(f"user-{user}", script, securityContext={"runAsUser": user})
@@ -64,7 +64,7 @@ def command_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
-def test_kubectl_shows_and_follows_a_pods_log(pods: Pods) -> None:
+def test_kubectl_shows_and_follows_a_pods_log(pods: AgentPods) -> None:
     pods.create("talks", "echo one; echo two; sleep 2; echo three")
     pods.wait_ready("talks")
     assert pods.kubectl("logs", "talks", "--tail=1") in {"two\n", "three\n"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lockstep_worker.contract import HOSTFILE, SSH_DIR, SSH_PORT, USER_ID
-from support.pods import Pods, nodes, pods  # noqa: F401
+from support.agent_pods import AgentPods, nodes, pods  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
 
@@ -36,7 +36,7 @@ def launch(hostfile: str) -> str:
     return f"exec timeout 60 {shlex.join([*mpirun, '/opt/lockstep/bin/python', '-m', 'mpi4py', '-c', APP])}"
 
 
-def test_mpirun_goes_over_ssh_from_one_pod_to_the_other(pods: Pods, tmp_path: Path) -> None:
+def test_mpirun_goes_over_ssh_from_one_pod_to_the_other(pods: AgentPods, tmp_path: Path) -> None:
     pods.apply("Secret", "ssh", stringData=key_pair(tmp_path))
     pods.apply(
         "Service", "group", spec={"clusterIP": "None", "selector": {"group": "one"}, "publishNotReadyAddresses": True}
@@ -72,7 +72,7 @@ def group_spec(namespace: str) -> dict[str, Any]:
     }
 
 
-def test_a_real_mpijob_runs_its_ranks_and_succeeds(pods: Pods) -> None:
+def test_a_real_mpijob_runs_its_ranks_and_succeeds(pods: AgentPods) -> None:
     context = {"runAsNonRoot": True, "runAsUser": USER_ID, "fsGroup": USER_ID}
     gpus = {"resources": {"limits": {"nvidia.com/gpu": 4}}}
     container = {"image": "lockstep-worker:dev", "securityContext": CONTAINER["securityContext"], **gpus}

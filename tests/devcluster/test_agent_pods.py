@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devcluster.cluster import Cluster
-from support.pods import Object, Pods, is_ready, nodes, pods, state  # noqa: F401
+from support.agent_pods import AgentPods, Object, is_ready, nodes, pods, state  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
 
@@ -18,7 +18,7 @@ def test_nodes_are_ready_and_offer_their_gpus(nodes: Cluster) -> None:
     nodes.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=5s")
 
 
-def test_exit_code_and_termination_message_reach_the_status(pods: Pods) -> None:
+def test_exit_code_and_termination_message_reach_the_status(pods: AgentPods) -> None:
     pods.create("fails", "echo so sorry > /dev/termination-log; exit 7")
     ended = pods.wait_ended("fails")
     assert ended["status"]["phase"] == "Failed"
@@ -26,7 +26,7 @@ def test_exit_code_and_termination_message_reach_the_status(pods: Pods) -> None:
     assert (terminated["exitCode"], terminated["message"], terminated["reason"]) == (7, "so sorry\n", "Error")
 
 
-def test_environment_comes_from_every_kind_of_source(pods: Pods) -> None:
+def test_environment_comes_from_every_kind_of_source(pods: AgentPods) -> None:
     pods.apply("ConfigMap", "settings", data={"colour": "blue", "shape": "round"})
     pods.apply("Secret", "hidden", stringData={"word": "sesame"})
     env = [
@@ -55,7 +55,7 @@ def test_environment_comes_from_every_kind_of_source(pods: Pods) -> None:
     assert "ABSENT" not in seen
 
 
-def test_volumes_show_configmaps_secrets_and_the_pod_itself_to_another_user(pods: Pods) -> None:
+def test_volumes_show_configmaps_secrets_and_the_pod_itself_to_another_user(pods: AgentPods) -> None:
     pods.apply("ConfigMap", "settings", data={"a.txt": "alpha", "b.txt": "beta"})
     pods.apply("Secret", "key", stringData={"id": "private"})
     volumes = [
@@ -87,7 +87,7 @@ def test_volumes_show_configmaps_secrets_and_the_pod_itself_to_another_user(pods
     assert printed.splitlines() == ['betaalphaprivateapp="reader"', "0 2000 440", "1000", "1000 2000", "tmpfs"]
 
 
-def test_the_service_accounts_token_authenticates_through_the_kubernetes_service(pods: Pods) -> None:
+def test_the_service_accounts_token_authenticates_through_the_kubernetes_service(pods: AgentPods) -> None:
     pods.kubectl("create", "rolebinding", "look", "--clusterrole=view", f"--serviceaccount={pods.namespace}:default")
     script = """cd /var/run/secrets/kubernetes.io/serviceaccount
     curl -sf --cacert ca.crt -H "Authorization: Bearer $(cat token)" --max-time 20 \
@@ -96,7 +96,7 @@ def test_the_service_accounts_token_authenticates_through_the_kubernetes_service
     assert pods.get("asks")["metadata"]["uid"] in printed
 
 
-def test_pods_reach_each_other_by_address_by_service_and_by_name(pods: Pods) -> None:
+def test_pods_reach_each_other_by_address_by_service_and_by_name(pods: AgentPods) -> None:
     ports = [{"name": "web", "containerPort": 80}]
     serve = "echo here > /tmp/index.html; cd /tmp; exec python -m http.server 80"
     for number in (1, 2):
@@ -116,7 +116,7 @@ def test_pods_reach_each_other_by_address_by_service_and_by_name(pods: Pods) -> 
     assert pods.run("client", script, nodeName="node-1") == "here\n" * 4
 
 
-def test_readiness_probe_gates_ready(pods: Pods) -> None:
+def test_readiness_probe_gates_ready(pods: AgentPods) -> None:
     probe = {"exec": {"command": ["test", "-e", "/tmp/open"]}, "periodSeconds": 1}
     script = "while [ ! -e /gate/open ]; do sleep 0.1; done; touch /tmp/open; exec sleep 600"
     mounts, gate = (
@@ -131,7 +131,7 @@ def test_readiness_probe_gates_ready(pods: Pods) -> None:
     pods.wait_ready("gated")
 
 
-def test_a_failed_liveness_probe_restarts_the_container(pods: Pods) -> None:
+def test_a_failed_liveness_probe_restarts_the_container(pods: AgentPods) -> None:
     probe = {"httpGet": {"path": "/", "port": 1234}, "periodSeconds": 1, "failureThreshold": 2}
     pods.create(
         "deaf",
@@ -143,7 +143,7 @@ def test_a_failed_liveness_probe_restarts_the_container(pods: Pods) -> None:
     assert pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 9
 
 
-def test_init_containers_run_first_and_a_failing_container_is_restarted(pods: Pods) -> None:
+def test_init_containers_run_first_and_a_failing_container_is_restarted(pods: AgentPods) -> None:
     shared = [{"name": "shared", "mountPath": "/shared"}]
     init = [
         {
@@ -164,14 +164,14 @@ def test_init_containers_run_first_and_a_failing_container_is_restarted(pods: Po
     assert pods.log("ordered") == "1\n2\n1\n2\n"
 
 
-def test_deletion_sends_sigterm_and_removes_the_pod(pods: Pods) -> None:
+def test_deletion_sends_sigterm_and_removes_the_pod(pods: AgentPods) -> None:
     pods.create("polite", "trap 'echo bye; exit 0' TERM; echo up; while true; do sleep 0.1; done")
     pods.wait_ready("polite")
     pods.kubectl("delete", "pod", "polite", "--timeout=20s")
     assert pods.log("polite") == "up\nbye\n"
 
 
-def test_a_container_that_ignores_sigterm_is_killed_after_its_grace(pods: Pods) -> None:
+def test_a_container_that_ignores_sigterm_is_killed_after_its_grace(pods: AgentPods) -> None:
     hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo hook >> /proc/1/fd/1"]}}}
     pods.create("stubborn", "trap '' TERM; echo up; while true; do sleep 0.1; done", container={"lifecycle": hook})
     pods.wait_ready("stubborn")
@@ -181,13 +181,13 @@ def test_a_container_that_ignores_sigterm_is_killed_after_its_grace(pods: Pods) 
     assert pods.log("stubborn") == "up\nhook\n"
 
 
-def test_a_deadline_fails_the_pod(pods: Pods) -> None:
+def test_a_deadline_fails_the_pod(pods: AgentPods) -> None:
     pods.create("slow", "exec sleep 600", activeDeadlineSeconds=2)
     status = pods.wait_ended("slow")["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
-def test_a_missing_secret_holds_the_container_until_it_is_there(pods: Pods) -> None:
+def test_a_missing_secret_holds_the_container_until_it_is_there(pods: AgentPods) -> None:
     pods.create("waits", "echo $WORD", container={"envFrom": [{"secretRef": {"name": "late"}}]})
     pod = pods.wait(
         "waits",
@@ -202,7 +202,7 @@ def test_a_missing_secret_holds_the_container_until_it_is_there(pods: Pods) -> N
     assert pods.log("waits") == "here\n"
 
 
-def test_nothing_of_a_pod_is_left_behind(pods: Pods) -> None:
+def test_nothing_of_a_pod_is_left_behind(pods: AgentPods) -> None:
     pods.create("leaves", "touch /left-here /etc/left-here; exec sleep 600", container={"name": "main"})
     uid = pods.wait_ready("leaves")["metadata"]["uid"]
     pods.kubectl("delete", "pod", "leaves", "--timeout=20s")

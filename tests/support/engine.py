@@ -48,13 +48,15 @@ class ScriptedEngine:
         outbound: address that the frontend binds for tokens.
         script: what each request gets; may be replaced at any time.
         step_s: time of a step.
+        is_silent: whether no progress is reported; may be changed at any time.
     """
 
-    def __init__(self, inbound: str, outbound: str, script: Script, step_s: float = 0.002) -> None:
+    def __init__(
+        self, inbound: str, outbound: str, script: Script, step_s: float = 0.002, *, is_silent: bool = False
+    ) -> None:
         self.script = script
         self.step_s = step_s
-        self.is_silent = False
-        """Whether no progress is reported."""
+        self.is_silent = is_silent
         self.refusal: str | None = None
         self.requests: list[NewRequest] = []
         self.cancelled: list[int] = []
@@ -65,7 +67,7 @@ class ScriptedEngine:
         self._requests.connect(inbound)
         self._tokens = self._context.socket(zmq.PUSH)
         self._tokens.connect(outbound)
-        self._outbox: deque[Outbound] = deque()
+        self._outbox: deque[bytes] = deque()
         self._decoder: msgspec.msgpack.Decoder[Inbound] = msgspec.msgpack.Decoder(Inbound)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -84,7 +86,11 @@ class ScriptedEngine:
         return list(self._running)
 
     def publish(self, message: Outbound) -> None:
-        """Send a message of the test's own, such as `EngineDown`."""
+        """Send a message of the test's own."""
+        self.publish_bytes(msgspec.msgpack.encode(message))
+
+    def publish_bytes(self, message: bytes) -> None:
+        """Send bytes that may be no message at all."""
         self._outbox.append(message)
 
     def die(self, rank: int, reason: str, exit_code: int) -> None:
@@ -99,7 +105,7 @@ class ScriptedEngine:
                     self._send(Progress(0, len(self._running), 0, 1, 10))
                     next_progress_s = time.monotonic() + 0.2
                 while self._outbox:
-                    self._send(self._outbox.popleft())
+                    self._tokens.send(self._outbox.popleft())
                 self._take()
                 self._step()
         finally:

@@ -107,12 +107,11 @@ def start_frontend(*, wait_ready: bool = True, **settings: Any) -> Iterator[Fron
     with tempfile.TemporaryDirectory() as directory:
         port = free_port()
         addresses = {"inbound": f"ipc://{directory}/in", "outbound": f"ipc://{directory}/out"}
-        with ScriptedEngine(**addresses, script=say(encode("Q=0731"))) as engine:
-            engine.is_silent = not wait_ready
+        with ScriptedEngine(**addresses, script=say(encode("Q=0731")), is_silent=not wait_ready) as engine:
             process = start_process(settings_for(port=port, **(addresses | settings)))
             frontend = Frontend(process, f"http://127.0.0.1:{port}", engine)
             try:
-                wait_until(lambda: answers(frontend, "/ready" if wait_ready else "/health"), 60)
+                wait_until(lambda: answers(frontend, "/ready" if wait_ready else "/health"), 120)
                 yield frontend
             finally:
                 process.kill()
@@ -137,6 +136,7 @@ def start_process(settings: dict[str, Any], **options: Any) -> subprocess.Popen[
     assert process.stdin is not None
     process.stdin.write(json.dumps(settings).encode())
     process.stdin.close()
+    process.stdin = None  # `communicate` would flush it
     return process
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import torch
 from prometheus_client import CollectorRegistry
 
 from lockstep_worker.dist.comm import Comm, SingleComm
-from lockstep_worker.executor.launch import Launcher
-from lockstep_worker.executor.loop import Loop, Parts
-from lockstep_worker.executor.scheduler import Scheduler
+from lockstep_worker.executor.launch import Launched, Launcher
+from lockstep_worker.executor.loop import Loop, Parts, Source
+from lockstep_worker.executor.scheduler import Plan, Scheduler
 from lockstep_worker.executor.slots import SlotTable
 from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.metrics import RankMetrics
@@ -20,7 +18,16 @@ from lockstep_worker.model.cache import BlockPool
 from lockstep_worker.model.forward import Model
 from lockstep_worker.request import FinishCode, Inbound, NewRequest, SamplingParams, Shutdown, Tokens
 
-RECALL = Path(__file__).resolve().parents[2] / "models" / "recall"
+class Watch(Launcher):
+    """The real launcher; looks at every plan before it runs."""
+
+    def __init__(self, scheduler: Scheduler, model: Model, look: Callable[[Plan], None]) -> None:
+        super().__init__(model, scheduler.table, scheduler.pool.block_size)
+        self.look = look
+
+    def launch(self, plan: Plan) -> Launched:
+        self.look(plan)
+        return super().launch(plan)
 
 
 @dataclass
@@ -53,6 +60,7 @@ class Record:
             for row, token, code in zip(sampled.rows, sampled.tokens, sampled.codes, strict=True):
                 self._note(int(handle_of[row]), int(token), int(code))
         for handle in cancelled:
+            assert handle not in self.codes, f"a second end of {handle}"
             self.codes[handle] = FinishCode.CANCELLED
 
     def _note(self, handle: int, token: int, code: int) -> None:
@@ -77,7 +85,7 @@ class LocalGroup:
 
     def __post_init__(self) -> None:
         longest = self.model.max_model_len
-        table = SlotTable(self.max_batch_size, longest, -(-longest // self.block_size), torch.device("cpu"))
+        table = SlotTable(self.max_batch_size, longest, -(-longest // self.block_size), self.model.device)
         pool = BlockPool(self.num_blocks, self.block_size, prefix_cache=self.prefix_cache)
         self.model.create_cache(self.num_blocks, self.block_size)
         self.scheduler = Scheduler(table, pool, self.max_num_tokens)
@@ -86,14 +94,17 @@ class LocalGroup:
         self.detector = HangDetector(0, on_hang=lambda hang: None)
 
     def run(self, turns: Iterable[list[Inbound]]) -> Record:
-        record = Record()
+        return self.follow(Script([*turns, [Shutdown()]]), Record())
+
+    def follow(self, source: Source, record: Record, look: Callable[[Plan], None] = lambda plan: None) -> Record:
+        """Run until the source's shutdown; `look` sees every plan."""
         parts = Parts(
             comm=self.comm,
             scheduler=self.scheduler,
-            launcher=Launcher(self.model, self.scheduler.table, self.block_size),
+            launcher=Watch(self.scheduler, self.model, look),
             detector=self.detector,
             metrics=self.metrics,
-            source=Script([*turns, [Shutdown()]]),
+            source=source,
             publisher=record,  # type: ignore[arg-type]
         )
         Loop(parts, max_model_len=self.model.max_model_len, overlap=self.overlap, debug_checks=True).run()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -102,4 +101,3 @@ def test_the_former_handlers_are_back_after_use() -> None:
     with Signals():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
-    assert os.getpid()

@@ -21,7 +21,7 @@ _RANK_VARIABLES = {
     "PMI_RANK": "PMI_SIZE",
 }
 """Set for a process that a launcher started as one of several: who it is, and how many there are."""
-_FORWARDED = re.compile(r"^(PATH|LD_LIBRARY_PATH|(OMP|NCCL|UCX|TORCH|TORCHINDUCTOR|TRITON|CUDA|PYTHON)(_\w+|\w*PATH))$")
+_FORWARDED = re.compile(r"^(PATH|LD_LIBRARY_PATH|PYTHON[A-Z]+|(OMP|NCCL|UCX|TORCH|TORCHINDUCTOR|TRITON|CUDA)_\w+)$")
 """What ranks on other hosts need of our environment. No secrets, and nothing that differs from host to host."""
 _NOT_FORWARDED = {"CUDA_VISIBLE_DEVICES"}
 _OPERATORS_MPI4_SETTINGS = re.compile(r"^OMPI_MCA_(orte_|plm_rsh_)")

@@ -164,7 +164,8 @@ def _last_words(group: Group, stopped: bool) -> Failure:
         code = contract.EXIT_OK
     if group.failure is not None and code != contract.EXIT_OK:
         return group.failure
-    message = "drained" if stopped and code == contract.EXIT_OK else group.tail
+    ended_well = "drained" if stopped else "the ranks ended by themselves"
+    message = group.tail if code != contract.EXIT_OK else ended_well
     return Failure(contract.exit_reason(code), code, group.lost_rank, message)
 
 

@@ -9,13 +9,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 import zmq
 
 from lockstep_worker.errors import RequestError
-from lockstep_worker.request import MAX_STOP_TOKEN_IDS, Inbound, NewRequest, Refused
+from lockstep_worker.request import MAX_STOP_TOKEN_IDS, Inbound, NewRequest, Refused, SamplingParams
 
 MAX_ITEMS_PER_STEP = 512
 """More wait for the next step, so that a burst does not stall running requests for long."""
+_INT32 = (1 << 31) - 1
+_RANGES: dict[str, tuple[float, float]] = {
+    "max_tokens": (1, _INT32),
+    "min_tokens": (0, _INT32),
+    "temperature": (0, float(np.finfo(np.float32).max)),
+    "top_p": (0, 1),
+    "top_k": (0, _INT32),
+    "min_p": (0, 1),
+    "seed": (0, (1 << 63) - 1),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +50,23 @@ def check_request(request: NewRequest, limits: Limits) -> None:
         raise RequestError(f"prompt has {length} tokens; the limit is 1 to {limits.max_model_len - 1}", "prompt")
     if min(request.prompt) < 0 or max(request.prompt) >= limits.vocab_size:
         raise RequestError(f"prompt holds a token id outside 0 to {limits.vocab_size - 1}", "prompt")
-    if params.max_tokens < 1:
-        raise RequestError(f"max_tokens is {params.max_tokens}; the least is 1", "max_tokens")
-    for field in ("end_ids", "stop_token_ids"):
-        if len(getattr(params, field)) > MAX_STOP_TOKEN_IDS:
-            raise RequestError(f"{field} has more than {MAX_STOP_TOKEN_IDS} ids", field)
-    if not 0 <= params.seed < 1 << 63:
-        raise RequestError("seed is outside 0 to 2**63 - 1", "seed")
+    _check_params(params, limits.vocab_size)
     most = min(length + params.max_tokens, limits.max_model_len)
     needed = -(-most // limits.block_size)
     if needed > limits.num_blocks:
         raise RequestError(f"the request may need {needed} KV blocks; the pool has {limits.num_blocks}", "max_tokens")
+
+
+def _check_params(params: SamplingParams, vocab_size: int) -> None:
+    for field in ("end_ids", "stop_token_ids"):
+        ids = getattr(params, field)
+        if len(ids) > MAX_STOP_TOKEN_IDS:
+            raise RequestError(f"{field} has {len(ids)} ids; the limit is {MAX_STOP_TOKEN_IDS}", field)
+        if any(not 0 <= token < vocab_size for token in ids):
+            raise RequestError(f"{field} holds a token id outside 0 to {vocab_size - 1}", field)
+    for field, (least, most) in _RANGES.items():
+        if not least <= getattr(params, field) <= most:  # false for NaN as well
+            raise RequestError(f"{field} is {getattr(params, field)}; the limits are {least} to {most}", field)
 
 
 class Intake:

@@ -61,7 +61,7 @@ class SlotTable:
         self.length: Int32 = np.zeros(num_slots, dtype=np.int32)
         """Tokens that the host knows."""
         self.in_flight: Int32 = np.zeros(num_slots, dtype=np.int32)
-        """Tokens launched and not yet collected: at most 1 when a step is planned, 2 between its launch and its collect."""
+        """Tokens launched and not yet collected: 0 or 1, but 2 between a launch and the collect of the one before."""
         self.computed: Int32 = np.zeros(num_slots, dtype=np.int32)
         """Positions whose keys and values are computed or launched."""
         self.limit: Int32 = np.zeros(num_slots, dtype=np.int32)

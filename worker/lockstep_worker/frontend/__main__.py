@@ -16,7 +16,6 @@ import sys
 
 from lockstep_worker import contract
 from lockstep_worker.errors import ConfigError
-from lockstep_worker.frontend.server import serve
 from lockstep_worker.frontend.settings import read_settings
 from lockstep_worker.logs import setup_logs
 
@@ -31,6 +30,8 @@ def main() -> int:
         settings = read_settings(sys.stdin.buffer)
         setup_logs("frontend", settings.log_level)
         follow_parent(settings.parent_pid)
+        from lockstep_worker.frontend.server import serve  # noqa: PLC0415 (seconds, in which the parent may die)
+
         return asyncio.run(serve(settings))
     except ConfigError as error:
         print(f"frontend: {error}", file=sys.stderr)

@@ -60,7 +60,11 @@ class Engine:
         self._open: set[Generation] = set()
         self._progress_s: float | None = None
         self._lost: ApiError | None = None
-        self._link = Link(settings, self.receive)
+        self._link = Link(
+            settings,
+            on_messages=self.receive,
+            on_broken=lambda reason: self.lose(reason, contract.EXIT_FRONTEND),
+        )
 
     @property
     def num_open(self) -> int:

@@ -34,13 +34,21 @@ class Link:
     Args:
         settings: names the addresses and keys.
         on_messages: gets what the ranks sent, oldest first, as a non-empty list.
+        on_broken: gets the reason when what they sent cannot be used: from then on nothing can be relied on.
 
     Raises:
         zmq.ZMQError: an address cannot be bound.
     """
 
-    def __init__(self, settings: FrontendSettings, on_messages: Callable[[list[Outbound]], None]) -> None:
+    def __init__(
+        self,
+        settings: FrontendSettings,
+        *,
+        on_messages: Callable[[list[Outbound]], None],
+        on_broken: Callable[[str], None],
+    ) -> None:
         self._on_messages = on_messages
+        self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._context = zmq.Context()
         self._encoder = msgspec.msgpack.Encoder()
@@ -102,6 +110,13 @@ class Link:
     def _read(self, source: zmq.Socket[bytes]) -> None:
         if source.closed:
             return
+        try:
+            self._take(source)
+        except Exception as error:  # the top of a loop: an error that is only logged would leave streams waiting
+            logger.exception("what the ranks sent cannot be used")
+            self._on_broken(f"what the ranks sent cannot be used: {error}")
+
+    def _take(self, source: zmq.Socket[bytes]) -> None:
         messages: list[Outbound] = []
         try:
             while len(messages) < _MAX_MESSAGES_A_TURN:

@@ -25,10 +25,15 @@ def ban_end_ids(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
 
 
 def scale(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
-    """Divide by the temperature; greedy rows pass through unchanged."""
+    """Measure each logit from its row's best and divide by the temperature; greedy rows are divided by one.
+
+    The best entries come out as zero, so that no temperature, however small, makes ties of infinities.
+    """
     temperature = columns.temperature[rows]
     divisor = torch.where(temperature > 0, temperature, torch.ones_like(temperature))
-    return logits_nV / divisor.unsqueeze(1)
+    best = logits_nV.amax(dim=1, keepdim=True)
+    below = torch.where(logits_nV == best, 0.0, logits_nV - best)  # an infinite best, too, is zero below itself
+    return below / divisor.unsqueeze(1)
 
 
 def truncate(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
@@ -42,7 +47,8 @@ def truncate(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
     ordered = ordered.masked_fill((top_k > 0) & (position >= top_k), BANNED)
     probability = ordered.softmax(dim=1)
     before = probability.cumsum(dim=1) - probability
-    drop = before >= columns.top_p[rows].unsqueeze(1)
+    top_p = columns.top_p[rows].unsqueeze(1)
+    drop = (before >= top_p) & (top_p < 1)  # the sum may round up to one before the last entry
     drop |= probability < columns.min_p[rows].unsqueeze(1) * probability[:, :1]
     drop[:, 0] = False
     kept = ordered.masked_fill(drop, BANNED)
