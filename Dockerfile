@@ -5,8 +5,9 @@
 # Paths, user and ports are those of worker/lockstep_worker/contract.py; tests/charts/test_dockerfile.py compares them.
 #
 # Nothing here names an architecture: the pins resolve to wheels for both, and torch's wheels bring the CUDA libraries.
-# What was run: every RUN line, as root in an overlay of Debian 12 on amd64, and both programs as uid 1000 afterwards;
-# `uv pip compile` of both pin files for aarch64. What was not: a container engine, arm64, a GPU inside a container.
+# What was run: every RUN line, as root in an overlay of Debian 12 on amd64; in the result, as uid 1000, the operator's
+# help and the worker, which served the small model on two ranks (Open MPI 4.1) and drained; `uv pip compile` of both
+# pin files for aarch64. What was not: a container engine, arm64, a GPU inside a container.
 
 FROM python:3.11-slim-bookworm AS base
 ENV PATH=/opt/lockstep/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from devcluster.cluster import Cluster
+from devcluster.cluster import Cluster, host_environment
 from devcluster.demo import GPUS_PER_NODE, NODES, run_demo, say, say_below, step, wait_for_interrupt
 from devcluster.errors import DevclusterError
 from devcluster.netns import Namespaces
@@ -23,7 +23,8 @@ STATE = CACHE / "clusters"
 def main() -> int:
     """Runs the subcommand; returns the exit code."""
     options = _parser().parse_args()
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _as_interrupt)  # SIGINT too: a shell starts what runs in the background with it ignored
     try:
         return _run(options)
     except DevclusterError as error:
@@ -65,7 +66,7 @@ def _enter(name: str, argv: list[str]) -> int:
     record = running(folder)
     command = Namespaces(record.holder_pid, record.inner_pid).outside(argv, Path.cwd())
     kubeconfig = folder / "pki" / "admin.kubeconfig"
-    os.execvpe(command[0], command, {**os.environ, "PATH": record.path, "KUBECONFIG": str(kubeconfig)})
+    os.execvpe(command[0], command, {**host_environment(record.path), "KUBECONFIG": str(kubeconfig)})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -116,7 +116,7 @@ def _build_into(folder: Path, module: GoModule, go: str, progress: Progress) -> 
 
 
 def _compile(target: Path, module: GoModule, go: str, progress: Progress) -> None:
-    progress(f"building {', '.join(module.packages)} from Go source, once; up to 10 minutes on 2 cores")
+    progress(f"building {', '.join(module.packages)} from Go source, once; this takes minutes, up to 10 on 2 cores")
     command = [go, "build", "-v", f"-gcflags={GCFLAGS}", "-ldflags", _ldflags(module), "-o", f"{target}/"]
     watch = Stopwatch()
     process = subprocess.Popen(

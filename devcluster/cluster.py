@@ -28,6 +28,12 @@ READY_TIMEOUT_S = 120.0
 """Generous: on two busy cores all servers need 10 s."""
 
 
+def host_environment(path: str) -> dict[str, str]:
+    """This process's environment with another PATH, and without proxies: they are not in the cluster's network."""
+    proxies = {"http_proxy", "https_proxy", "all_proxy"}
+    return {**{key: value for key, value in os.environ.items() if key.lower() not in proxies}, "PATH": path}
+
+
 class Cluster:
     """A control plane in a network namespace without an uplink; a context manager.
 
@@ -36,11 +42,13 @@ class Cluster:
     """
 
     def __init__(self, name: str, state_dir: Path, *, tools: Tools | None = None, progress: Progress = silent) -> None:
-        """Args:
-        name: of the folder for logs and state inside `state_dir`, which belongs to this cluster alone.
-        state_dir: an existing or new folder.
-        tools: the programs to use; found or built by default.
-        progress: takes a line for each step.
+        """Prepares a cluster that `start` brings up.
+
+        Args:
+            name: of the folder for logs and state inside `state_dir`, which belongs to this cluster alone.
+            state_dir: an existing or new folder.
+            tools: the programs to use; found or built by default.
+            progress: takes a line for each step.
         """
         self.state = (state_dir / name).resolve()
         self._progress = progress
@@ -104,18 +112,24 @@ class Cluster:
             raise
 
     def stop(self) -> None:
-        """Ends every process of the cluster; logs stay in `state`. Doing it twice is harmless."""
-        if self._namespaces is not None:
-            self._namespaces.destroy()
-        if self._servers is not None:
-            self._servers.reap()
-        if self._lock is not None:
-            release(self.state, self._lock)
-        self._namespaces = self._servers = self._pki = self._lock = None
+        """Ends every process of the cluster; logs stay in `state`. Doing it twice is harmless.
+
+        Raises:
+            ServerError: a process does not end.
+        """
+        try:
+            if self._namespaces is not None:
+                self._namespaces.destroy()
+            if self._servers is not None:
+                self._servers.reap()
+        finally:
+            if self._lock is not None:
+                release(self.state, self._lock)
+            self._namespaces = self._servers = self._pki = self._lock = None
 
     def environment(self) -> dict[str, str]:
         """The environment of client programs: KUBECONFIG, and kubectl and helm first on PATH."""
-        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": self.tools.path}
+        return {**host_environment(self.tools.path), "KUBECONFIG": str(self.kubeconfig)}
 
     def command(self, argv: Sequence[str], cwd: Path | None = None) -> list[str]:
         """The command line that runs `argv` in the cluster's network; for `subprocess.Popen` with `environment()`."""
@@ -154,10 +168,10 @@ class Cluster:
         self._await(server, plan)
         return server
 
-    def forward(self, name: str, ip: str, port: int) -> int:
-        """Opens a way from the host's loopback to an address in the cluster; returns the port on the host."""
+    def forward(self, name: str, host: str, port: int) -> int:
+        """Opens a way from the host's loopback to a host and port in the cluster; returns the port on the host."""
         with listening_socket() as listener:
-            self._hand_down(listener, name, f"{ip}:{port}")
+            self._hand_down(listener, name, f"{host}:{port}")
             return int(listener.getsockname()[1])
 
     def wait_until(self, what: str, true: Callable[[], bool], timeout_s: float = READY_TIMEOUT_S) -> None:
@@ -190,7 +204,7 @@ class Cluster:
         with (self.state / "holder.log").open("ab") as log:
             self._namespaces = Namespaces.create(resolv_conf, log, tools.path)
         Record(self._namespaces.holder_pid, self._namespaces.inner_pid, tools.path).write(self.state)
-        self._servers = Servers(self._namespaces, self.state, {**os.environ, "PATH": tools.path})
+        self._servers = Servers(self._namespaces, self.state, host_environment(tools.path))
 
     def _start_api(self, tools: Tools) -> None:
         with listening_socket() as listener:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
@@ -79,7 +80,7 @@ def _serve(cluster: Cluster) -> str:
         with step("helm install, operator ready"):
             install(cluster)
         with step(f"kubectl apply -f {EXAMPLE.relative_to(ROOT)}, Ready"):
-            namespace, name = apply_example(cluster, EXAMPLE)
+            namespace, name = apply_example(cluster, EXAMPLE, say_below)
     except DevclusterError:
         say(describe_trouble(cluster))
         raise
@@ -100,14 +101,17 @@ def _measure(cluster: Cluster, prometheus: Prometheus) -> None:
 
 
 def _stay(cluster: Cluster, url: str, prometheus: Prometheus) -> None:
+    address = urlsplit(url)
+    port = cluster.forward("service", address.hostname or "", address.port or 80)
     say(
         f"""
 The cluster runs until Ctrl-C. From this machine:
-    export KUBECONFIG={cluster.kubeconfig}
+    the API        http://127.0.0.1:{port}/v1
     Prometheus     {prometheus.url}
+    kubectl        export KUBECONFIG={cluster.kubeconfig}
     logs           {cluster.state}
 In the cluster's own network (it has no way out), with kubectl, helm and curl:
-    {sys.executable} -m devcluster shell
+    {sys.executable} -m devcluster --name {cluster.state.name} shell
     curl {url}/v1/models"""
     )
     wait_for_interrupt(cluster)

@@ -1,4 +1,4 @@
-"""Lets the host reach one address of a cluster's network through a port on the host's loopback.
+"""Lets the host reach one port of a cluster's network through a port on the host's loopback.
 
 The listening socket is made on the host and handed down; this process runs in the cluster's network and connects there.
 Nothing in the cluster can use it to get out: it only takes connections that come from the host.
@@ -22,7 +22,7 @@ def main() -> int:
     """Serves the inherited socket until it is killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the listening socket")
-    parser.add_argument("--to", required=True, metavar="IP:PORT", help="where each connection is taken to")
+    parser.add_argument("--to", required=True, metavar="HOST:PORT", help="where each connection is taken to")
     options = parser.parse_args()
     asyncio.run(_serve(socket.socket(fileno=options.fd), options.to))
     return 0

@@ -23,8 +23,9 @@ SETTINGS = {
     "net/ipv4/ip_forward": "1",
     "net/ipv4/conf/all/rp_filter": "0",
     "net/ipv4/conf/default/rp_filter": "0",
-    "net/ipv4/ip_unprivileged_port_start": "0",
 }
+"""Forwarding between pods; and no reverse-path filter, which a new namespace may inherit from the host: an answer from
+a Service's pod comes back on another way than the route to its address says."""
 
 
 def main() -> int:

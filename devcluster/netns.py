@@ -26,6 +26,10 @@ class Namespaces:
         self.holder_pid = holder_pid
         self.inner_pid = inner_pid
         self._holder = holder
+        self._network = _link(holder_pid, "net")
+        self._inner = _link(inner_pid, "pid_for_children")
+        if not self._network or self._network == _link(os.getpid(), "net"):
+            raise ServerError(f"process {holder_pid} holds no network of a cluster")
 
     @classmethod
     def create(cls, resolv_conf: Path, log: IO[bytes], path: str) -> "Namespaces":
@@ -68,35 +72,47 @@ class Namespaces:
         enter = [f"--net={proc}/net", f"--mount={proc}/mnt", f"--pid={proc}/pid_for_children", f"--wdns={cwd}"]
         return ["nsenter", *enter, "--", "setpriv", "--pdeathsig", "KILL", "--", *argv]
 
-    def destroy(self, timeout_s: float = 10.0) -> None:
-        """Ends every process of the cluster; the namespaces and their mounts go with the last one."""
+    def destroy(self, timeout_s: float = 30.0) -> None:
+        """Ends every process of the cluster; the namespaces and their mounts go with the last one.
+
+        Raises:
+            ServerError: some are still there after `timeout_s` seconds.
+        """
         members = self.members()
-        for pid in (self.holder_pid, self.inner_pid):
+        # The kernel ends what is in the PID namespace; programs that the host runs in the network are named one by one.
+        for pid in (self.holder_pid, self.inner_pid, *members):
             _kill(pid)
         if self._holder is not None:
             self._holder.wait()
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in members):
+        while left := [pid for pid in members if _is_running(pid)]:
+            if time.monotonic() > deadline:
+                raise ServerError(f"processes {left} of the cluster do not end")
             time.sleep(0.02)
 
     def members(self) -> list[int]:
-        """PIDs, as the host sees them, of the processes in the cluster's PID namespace."""
-        try:
-            wanted = os.readlink(f"/proc/{self.inner_pid}/ns/pid_for_children")
-        except FileNotFoundError:
-            return []
-        return [pid for pid in _all_pids() if _namespace_of(pid) == wanted]
+        """PIDs, as the host sees them, of the processes in the cluster's PID namespace or directly in its network."""
+        return [pid for pid in _all_pids() if _link(pid, "pid") == self._inner or _link(pid, "net") == self._network]
 
 
 def _all_pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
-def _namespace_of(pid: int) -> str:
+def _link(pid: int, kind: str) -> str:
     try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
+        return os.readlink(f"/proc/{pid}/ns/{kind}")
     except OSError:
         return ""  # it ended meanwhile
+
+
+def _is_running(pid: int) -> bool:
+    """Whether the process exists and is not just waiting for its parent (which may be ours) to take note of its end."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def _kill(pid: int) -> None:

@@ -1,6 +1,8 @@
 """Lockstep in a devcluster: installs the chart by Helm and asks a deployment a question, as a user would."""
 
+import contextlib
 import json
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from devcluster.cluster import Cluster
 from devcluster.errors import CommandError, DevclusterError
 from devcluster.images import OPERATOR_IMAGE
 from devcluster.paths import ROOT
+from devcluster.progress import Progress, silent
 from devcluster.prometheus import Prometheus
 
 Object = dict[str, Any]
@@ -22,6 +25,8 @@ OPERATOR = f"deployment/{RELEASE}-operator"
 QUESTION = "k=4217 Q=0731 m=5566 ? Q k"
 ANSWER = "Q=0731 k=4217"
 """What the small trained model was taught to answer: the two values that were asked for."""
+
+REPORT_EVERY_S = 2.0
 
 SERIES = (
     "lockstep_iteration_bubble_seconds_count",
@@ -46,8 +51,10 @@ def pod_monitors(cluster: Cluster) -> list[Object]:
     return [item for item in yaml.safe_load_all(text) if item and item["kind"] == "PodMonitor"]
 
 
-def apply_example(cluster: Cluster, manifest: Path, timeout_s: int = 180) -> tuple[str, str]:
-    """Applies a ServingDeployment from a file and waits until it is Ready.
+def apply_example(
+    cluster: Cluster, manifest: Path, progress: Progress = silent, timeout_s: int = 300
+) -> tuple[str, str]:
+    """Applies a ServingDeployment from a file and waits until it is Ready; reports each new reason why it is not.
 
     Returns:
         Its namespace and name.
@@ -56,7 +63,7 @@ def apply_example(cluster: Cluster, manifest: Path, timeout_s: int = 180) -> tup
         metadata = next(item for item in yaml.safe_load_all(stream) if item["kind"] == "ServingDeployment")["metadata"]
     namespace, name = metadata.get("namespace", "default"), metadata["name"]
     cluster.kubectl("apply", "-f", str(manifest))
-    _wait_ready(cluster, namespace, name, timeout_s)
+    _wait_ready(cluster, namespace, name, timeout_s, progress)
     return namespace, name
 
 
@@ -106,12 +113,26 @@ def _newest_pod_logs(cluster: Cluster, count: int = 4) -> list[Path]:
     return sorted(found, key=lambda path: path.stat().st_mtime)[-count:]
 
 
-def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout_s: int) -> None:
-    try:
-        cluster.kubectl("wait", "--for=condition=Ready", f"sdep/{name}", "-n", namespace, f"--timeout={timeout_s}s")
-    except CommandError as error:
-        conditions = _try(cluster, "get", f"sdep/{name}", "-n", namespace, "-o", "jsonpath={.status.conditions}")
-        raise CommandError(f"{error}; its conditions: {conditions or 'none'}") from error
+def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout_s: int, progress: Progress) -> None:
+    target = [f"sdep/{name}", f"--namespace={namespace}"]
+    wait = [cluster.tools["kubectl"], "wait", "--for=condition=Ready", *target, f"--timeout={timeout_s}s"]
+    process = cluster.popen(wait, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    last = ""
+    while process.poll() is None:
+        state = _readiness(cluster, target)
+        if state != last:
+            progress(last := state)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(REPORT_EVERY_S)
+    if process.returncode != 0:
+        raise CommandError(f"{name} is not Ready after {timeout_s} s ({process.communicate()[0].strip()}): {last}")
+
+
+def _readiness(cluster: Cluster, target: list[str]) -> str:
+    """Reason and message of the condition Ready, as the operator has it now."""
+    status = json.loads(cluster.kubectl("get", *target, "-o", "json")).get("status", {})
+    ready = [item for item in status.get("conditions", []) if item["type"] == "Ready"]
+    return f"{ready[0].get('reason')}: {ready[0].get('message')}" if ready else "no condition yet"
 
 
 def _curl(cluster: Cluster, *arguments: str) -> Any:

@@ -37,7 +37,7 @@ def claim(folder: Path) -> int:
     if descriptor is None:
         raise DevclusterError(f"a cluster is running in {folder} already")
     record = read_record(folder)
-    if record is not None and _is_holder(record.holder_pid, folder):
+    if record is not None and _is_holder(record.holder_pid, folder):  # its owner died this very moment
         Namespaces(record.holder_pid, record.inner_pid).destroy()
     for entry in folder.iterdir():
         if entry.name != _LOCK:

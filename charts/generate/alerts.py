@@ -57,7 +57,7 @@ ENGINE_ALERTS = (
         "critical",
         # `increase` sees nothing of a series that is born at 1, so new series are taken as they are.
         f"sum by (namespace, deployment) (\n  increase({_HANGS}[15m]) > 0\n"
-        f"  or ({_HANGS} unless {_HANGS} offset 15m)\n)\n"
+        f"  or ({_HANGS}\n      unless {_HANGS} offset 15m)\n)\n"
         "or sum by (namespace, deployment) (lockstep_hang_detector_trips_total) > 0",
         "0m",
         f"A rank of {_OF} hung",
@@ -114,7 +114,8 @@ OPERATOR_ALERTS = (
         "LockstepGroupRestarting",
         "warning",
         # Not `increase`, for the same reason; a restart of the operator's container hides earlier ones.
-        f"sum by (namespace, deployment) (clamp_min({_RESTARTS} - ({_RESTARTS} offset 1h or 0 * {_RESTARTS}), 0)) > 2",
+        f"sum by (namespace, deployment) (clamp_min(\n"
+        f"  {_RESTARTS} - ({_RESTARTS} offset 1h or 0 * {_RESTARTS}), 0\n)) > 2",
         "0m",
         f"Groups of {_OF} fail again and again",
         "{{ $value | humanize }} groups were replaced within an hour. When the restart budget is used up, the operator "

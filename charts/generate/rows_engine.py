@@ -18,9 +18,7 @@ def overview() -> list[Any]:
     restarts = total(f"increase({series('operator_group_restarts_total', scope=DEPLOYMENT)}[$__range])")
     return [
         number(
-            About(
-                "Groups ready", "Groups that serve. If it is below the wanted number, look at row Groups.", "none", 4
-            ),
+            About("Groups ready", "Groups that serve. If it is below the wanted number, see the last row.", "none", 4),
             Query(total(series("operator_groups", 'state="Ready"', scope=DEPLOYMENT)), "ready"),
             ready,
             0,

@@ -23,7 +23,7 @@ from devcluster.agent.settings import NodeSettings, Settings
 from devcluster.agent.times import now, now_micro
 
 HEARTBEAT_S = 10.0
-SHUTDOWN_S = 5.0
+SHUTDOWN_S = 10.0
 PODS = "/api/v1/pods"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 

@@ -13,6 +13,8 @@ import json
 
 from devcluster.agent.errors import AgentError
 
+LINK_PREFIX = "pod"
+
 
 class AddressPool:
     """The free addresses of one node's pod range; the first address is the gateway's."""
@@ -44,7 +46,7 @@ class AddressPool:
 
 def link_name(pod_uid: str) -> str:
     """Name the node's end of a pod's link: at most 15 characters, the same for the same pod."""
-    return "pod" + hashlib.sha256(pod_uid.encode()).hexdigest()[:11]
+    return LINK_PREFIX + hashlib.sha256(pod_uid.encode()).hexdigest()[:11]
 
 
 def node_side(link: str, pause_pid: int, pod: str, gateway: str, node: str) -> list[str]:
@@ -76,19 +78,28 @@ async def connect_pod(pod_uid: str, pause_pid: int, pod: str, gateway: str, node
 
 async def disconnect_pod(pod_uid: str) -> None:
     """Remove the link at once: the kernel ends a namespace some time after its last process."""
-    process = await asyncio.create_subprocess_exec(
-        *["ip", "link", "del", link_name(pod_uid)], stderr=asyncio.subprocess.DEVNULL
-    )
+    await remove_link(link_name(pod_uid))
+
+
+async def remove_link(name: str) -> None:
+    """Remove a link; it may be gone already."""
+    process = await asyncio.create_subprocess_exec("ip", "link", "del", name, stderr=asyncio.subprocess.DEVNULL)
     await process.wait()
 
 
 async def prepare_node(addresses: list[str]) -> None:
-    """Let this namespace forward, and give it the nodes' addresses where it does not have them yet."""
+    """Let this namespace forward, and give it the nodes' addresses where it does not have them yet.
+
+    Links of an earlier agent's pods are removed: the kernel takes its time with those.
+    """
     with open("/proc/sys/net/ipv4/ip_forward", "w", encoding="ascii") as switch:
         switch.write("1")
     listing = await asyncio.create_subprocess_exec("ip", "-json", "addr", stdout=asyncio.subprocess.PIPE)
     output, _ = await listing.communicate()
-    present = {info["local"] for link in json.loads(output) for info in link["addr_info"]}
+    links = json.loads(output)
+    for link in [link["ifname"] for link in links if link["ifname"].startswith(LINK_PREFIX)]:
+        await remove_link(link)
+    present = {info["local"] for link in links for info in link["addr_info"]}
     await run_batch(["link set lo up", *(f"addr add {ip}/32 dev lo" for ip in addresses if ip not in present)])
 
 

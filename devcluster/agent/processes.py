@@ -7,7 +7,6 @@ Knows command lines (`sandbox`) and process ids, no Kubernetes object.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import Sequence
@@ -55,7 +54,7 @@ class PauseProcess:
 
 
 class ContainerProcess:
-    """One run of a container; `pid` is its first process as this machine numbers it."""
+    """One run of a container; `pid` is its first process as this machine numbers it, 0 if that ended at once."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, status: _StatusPipe, pid: int, plan: sandbox.ContainerPlan
@@ -86,7 +85,7 @@ class ContainerProcess:
             for descriptor in (writer, args, output):
                 os.close(descriptor)
         status = await _StatusPipe.open(reader)
-        pid = await status.started_pid()
+        pid = await status.started_pid(process.pid)
         if pid is None:
             await process.wait()
             status.close()
@@ -101,7 +100,7 @@ class ContainerProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the container's first process, if it still runs."""
-        if self._process.returncode is None:
+        if self._process.returncode is None and self.pid:
             try:
                 os.kill(self.pid, number)
             except ProcessLookupError:
@@ -161,24 +160,34 @@ class _StatusPipe:
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
         return cls(stream, transport)
 
-    async def started_pid(self) -> int | None:
+    async def started_pid(self, nsenter_pid: int) -> int | None:
         """Wait until a container's command runs, or has run already; None when bubblewrap failed to get there.
 
-        The first line has the process id; one with the exit code follows, but only if the command was reached.
+        The first line comes when there is a process for the command; one with the exit code follows, but only if the
+        command was reached. The process id in it is the pod's own number: this machine's is that of nsenter's
+        grandchild.
         """
-        line = await self._stream.readline()
-        if not line:
+        if not await self._stream.readline():
             return None
-        pid = int(json.loads(line)["child-pid"])
-        while _is_bubblewrap(pid):
+        pid = _only_child(_only_child(nsenter_pid))
+        while pid and _is_bubblewrap(pid):
             await asyncio.sleep(0.005)
-        if _program(pid) is None and b"exit-code" not in await self._stream.read():
+        if (not pid or _program(pid) is None) and b"exit-code" not in await self._stream.read():
             return None
         return pid
 
     def close(self) -> None:
         """Close the pipe, once bubblewrap ended."""
         self._transport.close()
+
+
+def _only_child(pid: int) -> int:
+    """Return a process's child, or 0 when one of both ended; 0 is nobody's process id, and nobody's parent."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0
+    return int(children[0]) if children else 0
 
 
 def _is_bubblewrap(pid: int) -> bool:

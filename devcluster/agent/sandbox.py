@@ -1,8 +1,9 @@
 """Pure: which command lines make a pod's namespaces and a container's view of the file system.
 
-The chain of one container, every link replacing the one before it (so one process id, which dies with the agent):
-`setpriv` (die with the agent) > `nsenter` (the pod's namespaces) > `unshare` (own mounts) > `sh` (overlay mount) >
-`bwrap` (own process ids, /proc, /dev, volumes) > `setpriv` (user, capabilities) > the container's command.
+The chain of one container: `setpriv` (die with the agent) > `nsenter` (the pod's namespaces) > `unshare` (own
+mounts) > `sh` (overlay mount) > `bwrap` (own process ids, /proc, /dev, volumes) > `setpriv` (user, capabilities) > the
+container's command, which is process 1 of its PID namespace. That one lies inside the pod's PID namespace, whose first
+process dies with the agent: so the kernel ends every process of a pod then, whatever its user and its parents are.
 Knows no Kubernetes object and starts nothing.
 """
 
@@ -74,14 +75,15 @@ class ContainerPlan:
 
 
 def pause_command(hostname: str, memory_mounts: Sequence[str]) -> list[str]:
-    """Build the process that holds a pod's namespaces; it prints `ready` and sleeps."""
-    unshare = ["unshare", *POD_NAMESPACES, "--", "sh", "-c", PAUSE_SCRIPT, "pause", hostname, *memory_mounts]
-    return [*die_with_parent(), *unshare]
+    """Build the process that holds a pod's namespaces, for its child in them prints `ready` and sleeps."""
+    unshare = ["unshare", *POD_NAMESPACES, "--pid", "--fork", "--kill-child", "--"]
+    return [*die_with_parent(), *unshare, "sh", "-c", PAUSE_SCRIPT, "pause", hostname, *memory_mounts]
 
 
 def container_command(plan: ContainerPlan, *, pause_pid: int, args_fd: int) -> list[str]:
     """Build a container's command line; bubblewrap's own arguments come from `args_fd`, out of sight of `ps`."""
-    enter = ["nsenter", "--target", str(pause_pid), *POD_NAMESPACES, "--"]
+    pid_namespace = f"--pid=/proc/{pause_pid}/ns/pid_for_children"
+    enter = ["nsenter", "--target", str(pause_pid), *POD_NAMESPACES, pid_namespace, "--"]
     overlay = ["unshare", "--mount", "--", "sh", "-c", CONTAINER_SCRIPT, "overlay", str(plan.directory)]
     inside = [*identity_command(plan.identity), *plan.command]
     return [*die_with_parent(), *enter, *overlay, "bwrap", "--args", str(args_fd), "--", *inside]
@@ -132,11 +134,8 @@ def die_with_parent() -> list[str]:
 
 
 def identity_command(identity: Identity) -> list[str]:
-    """Build the prefix that becomes the container's user.
-
-    The death signal is set again, by one more program: the kernel clears it when a process changes its user.
-    """
+    """Build the prefix that becomes the container's user."""
     groups = ["--groups", ",".join(map(str, identity.groups))] if identity.groups else ["--clear-groups"]
     bounding = ",".join(["-all", *(f"+{name}" for name in identity.capabilities)])
     user = ["--reuid", str(identity.uid), "--regid", str(identity.gid), *groups]
-    return ["setpriv", *user, "--bounding-set", bounding, "--inh-caps", "-all", "--nnp", "--", *die_with_parent()]
+    return ["setpriv", *user, "--bounding-set", bounding, "--inh-caps", "-all", "--nnp", "--"]

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from devcluster.agent.client import ApiClient, Object
+import httpx
+
+from devcluster.agent.client import ApiClient, ApiError, Object
 from devcluster.agent.errors import ConfigError
 
 TokenKey = tuple[str, int]
@@ -52,7 +54,17 @@ class SourceReader:
         self._tokens: dict[TokenKey, tuple[float, str]] = {}
 
     async def read(self) -> Sources:
-        """Read everything that the pod names."""
+        """Read everything that the pod names.
+
+        Raises:
+            ConfigError: the API server refused or was away; what is merely missing is for its user to judge.
+        """
+        try:
+            return await self._read()
+        except (ApiError, httpx.TransportError) as error:
+            raise ConfigError(f"cannot read what the pod needs: {error or type(error).__name__}") from error
+
+    async def _read(self) -> Sources:
         namespace = self._pod["metadata"]["namespace"]
         core = f"/api/v1/namespaces/{namespace}"
         names = sorted(self._names)

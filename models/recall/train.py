@@ -93,7 +93,9 @@ def check_template(tokenizer: PreTrainedTokenizerFast, encode: Encode) -> None:
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------
-def make_batch(rng: random.Random, encode: Encode, levels: list[float], rows: int, length: int) -> list[Tensor]:
+def make_batch(
+    rng: random.Random, encode: Encode, levels: list[float], rows: int, length: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Make ids, labels and the task of each label, each int64 [rows, length]."""
     limits = {task: round(low + (high - low) * levels[task]) for task, (low, high) in SIZE_LIMITS.items()}
     made = []
@@ -111,7 +113,8 @@ def make_batch(rng: random.Random, encode: Encode, levels: list[float], rows: in
             if len(row) >= length:
                 break
         made.append(row[:length])
-    return list(torch.tensor(made).unbind(-1))
+    ids, labels, tasks = torch.tensor(made).unbind(-1)
+    return ids, labels, tasks
 
 
 def row_length(rng: random.Random, levels: list[float]) -> int:
@@ -156,7 +159,7 @@ class Trainer:
         target = labels[:, 1:][keep]
         loss = cross_entropy(logits.float(), target)
         total = loss + 0.3 * self._probe_loss(output.hidden_states[1], ids) if step < 0.6 * steps else loss
-        total.backward()
+        torch.autograd.backward(total)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self._optimizers:
             optimizer.step()
@@ -223,7 +226,8 @@ def main(argv: list[str] | None = None) -> None:
     tokenizer = build_tokenizer()
 
     def encode(text: str) -> list[int]:
-        return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
     check_template(tokenizer, encode)
     trainer = Trainer(build_config(tokenizer, options.layers), rate=4e-3)

@@ -6,6 +6,7 @@ Python names are snake_case and appear as camelCase in the resource. This module
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import types
 import typing
@@ -66,8 +67,13 @@ def described(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def list_fields(cls: type) -> tuple[Field, ...]:
+def list_fields(cls: Any) -> tuple[Field, ...]:
     """List a dataclass's fields in their order."""
+    return _read_fields(cls)
+
+
+@functools.cache
+def _read_fields(cls: Any) -> tuple[Field, ...]:
     hints = typing.get_type_hints(cls)
     return tuple(_read_field(field, hints[field.name]) for field in dataclasses.fields(cls))
 

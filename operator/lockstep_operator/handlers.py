@@ -18,8 +18,9 @@ from lockstep_operator.errors import Conflict, KubeError
 from lockstep_operator.kube import DEPLOYMENTS, MPIJOBS, SERVICES, Kube, Resource, load_configuration
 from lockstep_operator.metrics import Metrics
 from lockstep_operator.podwatch import find_deployment, start_pod_watch
-from lockstep_operator.reconcile import Key, Reconciler
+from lockstep_operator.reconcile import Reconciler
 from lockstep_operator.settings import Settings
+from lockstep_operator.state import Key
 from lockstep_operator.workqueue import WorkQueue
 
 logger = logging.getLogger(__name__)

@@ -68,7 +68,7 @@ class Kube:
         Raises:
             NotFound: there is none, or the API is not served.
         """
-        return self._call("GET", resource.build_path(namespace, name))
+        return self.call("GET", resource.build_path(namespace, name))
 
     def find(self, resource: Resource, namespace: str, name: str) -> Object | None:
         """Read one object, or None when there is none."""
@@ -114,8 +114,9 @@ class Kube:
         return self._write("POST", "create", resource, path, manifest, {"fieldManager": names.FIELD_MANAGER})
 
     def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """Delete an object and, before it vanishes, all that hangs on it; one that is gone already is no fault."""
-        body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
+        """Delete an object; an MPIJob vanishes only after all its pods. One that is gone already is no fault."""
+        propagation = "Foreground" if resource is MPIJOBS else "Background"
+        body = {"propagationPolicy": propagation, "preconditions": {"uid": uid}}
         try:
             self._write("DELETE", "delete", resource, resource.build_path(namespace, name), body, {})
         except NotFound:
@@ -152,7 +153,7 @@ class Kube:
 
     def _list_page(self, resource: Resource, namespace: str | None, selector: str) -> Object:
         query = {"labelSelector": selector} if selector else {}
-        return self._call("GET", resource.build_path(namespace), query)
+        return self.call("GET", resource.build_path(namespace), query)
 
     def _write(
         self,
@@ -164,11 +165,11 @@ class Kube:
         query: dict[str, str],
         content_type: str = "application/json",
     ) -> Object:
-        answer = self._call(method, path, query, body, content_type)
+        answer = self.call(method, path, query, body, content_type)
         self._on_write(verb, resource.kind)
         return answer
 
-    def _call(
+    def call(
         self,
         method: str,
         path: str,
@@ -176,6 +177,7 @@ class Kube:
         body: Object | None = None,
         content_type: str = "application/json",
     ) -> Object:
+        """Send one request; for what has no method of its own. It does not count as a write."""
         response = self._request(method, path, query=query, body=body, content_type=content_type, timeout=TIMEOUT)
         answer: Object = json.loads(response.data)
         return answer

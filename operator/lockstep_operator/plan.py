@@ -169,7 +169,7 @@ def _plan_rollout(seen: Observed, spec: Spec, places: Places, now: datetime) -> 
     ready = [group for place, group in living if is_ready(group)]
     outdated = [group for place, group in living if not place.is_updated]
     idle = [group for group in outdated if not is_ready(group)]
-    down = len(places.wanted) - len(ready) - len(idle)
+    down = len(places.wanted) - len(ready)
     allowed = max(0, spec.rollout.max_unavailable - down)
     busy = [group for group in outdated if is_ready(group)][:allowed]
     steps = Plan()

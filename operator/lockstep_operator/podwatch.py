@@ -13,7 +13,7 @@ from collections.abc import Callable
 from lockstep_operator import names
 from lockstep_operator.errors import KubeError
 from lockstep_operator.kube import PODS, Kube, Object
-from lockstep_operator.reconcile import Key
+from lockstep_operator.state import Key
 
 logger = logging.getLogger(__name__)
 SELECTOR = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER},{names.LABEL_DEPLOYMENT}"
@@ -41,7 +41,7 @@ def _watch_forever(kube: Kube, namespace: str | None, wake: Callable[[Key], None
             for pod in kube.watch(PODS, namespace, SELECTOR):
                 retry_s = FIRST_RETRY_S
                 wake(find_deployment(pod))
-        except KubeError as error:
+        except (KubeError, ValueError) as error:  # ValueError: what came was no JSON
             logger.warning("the watch of pods in %s broke, again in %g s: %s", namespace or "all", retry_s, error)
             time.sleep(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)

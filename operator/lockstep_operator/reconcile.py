@@ -16,12 +16,10 @@ from lockstep_operator.metrics import Metrics
 from lockstep_operator.observe import observe
 from lockstep_operator.plan import plan
 from lockstep_operator.record import Status
-from lockstep_operator.state import Observed
+from lockstep_operator.state import Key, Observed
 from lockstep_operator.status import status
 
 logger = logging.getLogger(__name__)
-Key = tuple[str, str]
-"""A deployment's namespace and name."""
 CONFLICT_RETRY_S = 30.0
 WRITTEN_RETRY_S = 1.0
 """After a status was written: a failure that is on record now is acted upon."""

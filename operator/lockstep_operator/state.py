@@ -13,6 +13,8 @@ from lockstep_operator.names import FINALIZER
 from lockstep_operator.record import GroupRecord, Status
 from lockstep_operator.spec import Spec
 
+Key = tuple[str, str]
+"""A deployment's namespace and name."""
 DEFAULT_DRAIN_TIMEOUT_S = 120
 ACCEPT_LIMIT_S = 30
 """An MPIJob without its `Created` condition after so many seconds is reported."""

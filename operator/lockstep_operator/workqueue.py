@@ -6,10 +6,11 @@ It belongs to one event loop; `add_from_thread` is for watchers in threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
-from lockstep_operator.reconcile import Key
+from lockstep_operator.state import Key
 
 
 class WorkQueue:
@@ -34,8 +35,9 @@ class WorkQueue:
             self._changed.set()
 
     def add_from_thread(self, key: Key) -> None:
-        """Queue a key from another thread."""
-        self._loop.call_soon_threadsafe(self.add, key)
+        """Queue a key from another thread; once the loop is closed nobody waits for it."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.add, key)
 
     async def take(self) -> Key:
         """Wait for a key that is due, and take it; `done` gives it back."""

@@ -18,6 +18,8 @@ from support.helm import CHART, render
 pytestmark = pytest.mark.cluster
 CRD = "servingdeployments.serving.lockstep.dev"
 PART = "app.kubernetes.io/part-of=lockstep"
+TAKE_CRD = ("--take-ownership",)
+"""An earlier test may have left the CRD."""
 WITHOUT_CRD = ("--set", "crds.install=false")
 DEPLOYMENT = {
     "apiVersion": "serving.lockstep.dev/v1alpha1",
@@ -98,7 +100,8 @@ def earlier_chart(folder: Path) -> Path:
 def test_the_chart_installs_upgrades_and_leaves_the_users_objects_when_it_goes(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    text = install(cluster, "lockstep", "--set", "image.repository=lockstep-operator", chart=earlier_chart(tmp_path))
+    arguments = (*TAKE_CRD, "--set", "image.repository=lockstep-operator")
+    text = install(cluster, "lockstep", *arguments, chart=earlier_chart(tmp_path))
     assert "rollout status deployment/lockstep-operator" in text
     cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
     cluster.apply(DEPLOYMENT)
@@ -111,17 +114,17 @@ def test_the_chart_installs_upgrades_and_leaves_the_users_objects_when_it_goes(
 
     cluster.helm("uninstall", "lockstep", "-n", "lockstep", "--wait")
     assert not names(cluster, "-n", "lockstep", "deployments,serviceaccounts", "-l", PART)
-    assert not names(cluster, "clusterroles,clusterrolebindings", "-l", PART)
+    assert not names(cluster, "clusterroles,clusterrolebindings", "-l", f"{PART},app.kubernetes.io/instance=lockstep")
     assert names(cluster, f"crd/{CRD}")
     assert names(cluster, "servingdeployments", "-n", "default") == {"servingdeployment.serving.lockstep.dev/recall"}
 
 
 def test_a_new_release_finds_the_crd_that_an_earlier_one_left(cluster: Cluster) -> None:
-    install(cluster, "lockstep")
+    install(cluster, "lockstep", *TAKE_CRD)
     cluster.helm("uninstall", "lockstep", "-n", "lockstep", "--wait")
     with pytest.raises(CommandError, match="invalid ownership metadata"):
         install(cluster, "other")
-    install(cluster, "another", "--take-ownership")
+    install(cluster, "another", *TAKE_CRD)
     cluster.helm("uninstall", "another", "-n", "another", "--wait")
 
 

@@ -24,5 +24,8 @@ def kube(cluster: Cluster) -> Kube:  # noqa: F811
 
 
 @pytest.fixture
-def live(operator: OperatorProcess, kube: Kube, cluster_namespace: str) -> Live:  # noqa: F811
-    return Live(kube, Kubelet(kube, cluster_namespace), cluster_namespace)
+def live(operator: OperatorProcess, kube: Kube, cluster_namespace: str) -> Iterator[Live]:  # noqa: F811
+    """The example in a namespace of its own; whatever is left of it is gone before the next test."""
+    deployment = Live(kube, Kubelet(kube, cluster_namespace), cluster_namespace)
+    yield deployment
+    deployment.remove()

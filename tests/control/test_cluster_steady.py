@@ -67,28 +67,28 @@ def test_a_change_at_the_service_is_put_right(live: Live) -> None:
 @pytest.mark.parametrize("resource", [MPIJOBS, SERVICES], ids=["MPIJob", "Service"])
 def test_a_child_that_somebody_deletes_is_made_again(live: Live, resource: Resource) -> None:
     live.bring_up()
+
+    def list_uids() -> set[str]:
+        children = live.kube.list(resource, live.namespace, f"serving.lockstep.dev/deployment={NAME}")
+        return {child["metadata"]["uid"] for child in children}
+
+    old = list_uids()
     for child in live.kube.list(resource, live.namespace, f"serving.lockstep.dev/deployment={NAME}"):
         live.kube.delete(resource, live.namespace, child["metadata"]["name"], child["metadata"]["uid"])
-        wait_for(
-            "another one is there",
-            lambda child=child: [
-                item
-                for item in live.kube.list(resource, live.namespace, f"serving.lockstep.dev/deployment={NAME}")
-                if item["metadata"]["uid"] != child["metadata"]["uid"]
-            ],
-        )
+    wait_for("another one is there", lambda: list_uids() - old)
     live.wait_ready()
+    assert len(list_uids()) == 1
 
 
 def test_scale_reads_and_writes_groups(live: Live, kube: Kube) -> None:
     live.bring_up()
     path = f"/apis/serving.lockstep.dev/v1alpha1/namespaces/{live.namespace}/servingdeployments/{NAME}/scale"
-    scale = kube._call("GET", path)
+    scale = kube.call("GET", path)
     assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (1, 1)
     scale["spec"]["replicas"] = 3
-    kube._call("PUT", path, None, scale)
+    kube.call("PUT", path, None, scale)
     live.wait_ready()
-    scale = kube._call("GET", path)
+    scale = kube.call("GET", path)
     assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (3, 3)
     serving = kube.list(PODS, live.namespace, scale["status"]["selector"])
     assert len(serving) == 3
@@ -113,5 +113,5 @@ def test_an_object_of_somebody_else_is_reported_and_never_touched(live: Live, ku
     assert live.find_condition("Ready")["reason"] == "Conflict"
     assert kube.get(SERVICES, live.namespace, "recall-main") == theirs
     live.delete()
-    wait_for("the deployment is gone", lambda: kube.find(DEPLOYMENTS, live.namespace, NAME) is None)
+    live.wait_gone()
     assert kube.get(SERVICES, live.namespace, "recall-main") == theirs

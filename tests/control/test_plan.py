@@ -14,6 +14,7 @@ from lockstep_operator.actions import (
     StartDrain,
     UpdateService,
 )
+from lockstep_operator.plan import plan
 from lockstep_operator.state import Drain, Leftover
 from lockstep_worker.contract import EXIT_CONFIG
 from support.world import World
@@ -139,8 +140,6 @@ def test_pods_that_outlive_their_mpijob_hold_their_place() -> None:
     world = World()
     world.reconcile()
     seen = replace(world.observe(), leftovers=(Leftover(name="x", role="main", index=0),))
-    from lockstep_operator.plan import plan
-
     assert [type(step) for step in plan(seen, world.now).actions] == [CreateService]
 
 
@@ -163,10 +162,10 @@ def test_a_drain_ends_traffic_then_asks_then_waits_then_deletes() -> None:
     assert list_kinds(world) == [StartDrain]
     world.reconcile()
     group = world.find_group()
-    world._update(group.uid, drain=Drain(draining=True, in_flight=3))
+    world.update(group.uid, drain=Drain(draining=True, in_flight=3))
     assert list_kinds(world) == []
     assert world.plan().again_s == 1
-    world._update(group.uid, drain=Drain(draining=True, in_flight=0))
+    world.update(group.uid, drain=Drain(draining=True, in_flight=0))
     assert list_kinds(world) == [DeleteGroup]
 
 
@@ -175,7 +174,7 @@ def test_a_drain_ends_at_its_time_limit(drain: Drain | None) -> None:
     world = start(drainTimeoutSeconds=600)
     world.change(replicas=0)
     world.reconcile()
-    world._update(world.find_group().uid, drain=drain)
+    world.update(world.find_group().uid, drain=drain)
     world.now += timedelta(seconds=599)
     assert DeleteGroup not in list_kinds(world)
     world.now += timedelta(seconds=1)

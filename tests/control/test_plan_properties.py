@@ -43,7 +43,7 @@ def happen(world: World, event: tuple[str, int]) -> None:
         case "end_worker" if group is not None:
             world.end_pod(group, index=1)
         case "delete_group" if group is not None:
-            world._update(group.uid, deleting_since=group.deleting_since or world.now)
+            world.update(group.uid, deleting_since=group.deleting_since or world.now)
 
 
 def check_limits(world: World) -> None:

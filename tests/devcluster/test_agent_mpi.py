@@ -6,16 +6,11 @@ from typing import Any
 
 import pytest
 
-from lockstep_worker.contract import HOSTFILE, SSH_DIR, SSH_PORT, USER_ID
+from lockstep_worker.contract import HOSTFILE, SSH_DIR, SSH_PORT, USER_ID, sshd_command
 from support.agent_pods import AgentPods, nodes, pods  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
 
-SSHD = f"""set -e
-ssh-keygen -q -t ed25519 -N '' -f /tmp/host_key
-exec /usr/sbin/sshd -D -e -p {SSH_PORT} -h /tmp/host_key -o StrictModes=no -o UsePAM=no -o PidFile=none \
-  -o PasswordAuthentication=no -o AuthorizedKeysFile={SSH_DIR}/authorized_keys
-"""
 APP = """
 import socket
 from mpi4py import MPI
@@ -44,9 +39,8 @@ def test_mpirun_goes_over_ssh_from_one_pod_to_the_other(pods: AgentPods, tmp_pat
     hosts = "".join(f"{name}.group.{pods.namespace}.svc slots=1\n" for name in ("first", "second"))
     pods.apply("ConfigMap", "hosts", data={"hostfile": hosts})
     spec = group_spec(pods.namespace)
-    pods.create(
-        "second", SSHD, container={"readinessProbe": READY, **CONTAINER}, nodeName="node-2", hostname="second", **spec
-    )
+    server = {**CONTAINER, "command": sshd_command(), "readinessProbe": READY}
+    pods.create("second", "", container=server, nodeName="node-2", hostname="second", **spec)
     pods.wait_ready("second")
     printed = pods.run("first", launch(HOSTFILE), container=CONTAINER, nodeName="node-1", hostname="first", **spec)
     assert sorted(printed.splitlines()) == ["rank 0 of 2 on first", "rank 1 of 2 on second"]
@@ -76,7 +70,7 @@ def test_a_real_mpijob_runs_its_ranks_and_succeeds(pods: AgentPods) -> None:
     context = {"runAsNonRoot": True, "runAsUser": USER_ID, "fsGroup": USER_ID}
     gpus = {"resources": {"limits": {"nvidia.com/gpu": 4}}}
     container = {"image": "lockstep-worker:dev", "securityContext": CONTAINER["securityContext"], **gpus}
-    worker = {**container, "name": "worker", "command": ["sh", "-c", SSHD], "readinessProbe": READY}
+    worker = {**container, "name": "worker", "command": sshd_command(), "readinessProbe": READY}
     launcher = {**container, "name": "launcher", "command": ["sh", "-c", launch(HOSTFILE)]}
 
     def replica(pod_container: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,15 @@
 # ruff: noqa: F811 (a fixture's name is imported, and a parameter)
 import json
+import os
+import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from devcluster.cluster import Cluster
-from support.agent_pods import AgentPods, Object, is_ready, nodes, pods, state  # noqa: F401
+from support.agent_pods import AgentPods, Object, is_ready, nodes, pods, processes, state  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
 
@@ -208,6 +211,51 @@ def test_nothing_of_a_pod_is_left_behind(pods: AgentPods) -> None:
     pods.kubectl("delete", "pod", "leaves", "--timeout=20s")
     assert not Path("/left-here").exists() and not Path("/etc/left-here").exists()
     assert not (pods.cluster.state / "pods" / "pods" / uid).exists()
+
+
+def test_a_pod_that_waits_for_a_volume_can_be_deleted(pods: AgentPods) -> None:
+    pods.create("stuck", "exit 0", volumes=[{"name": "v", "secret": {"secretName": "never"}}])
+    pod = pods.wait("stuck", lambda pod: "never" in json.dumps(pod["status"]))
+    assert state(pod)["waiting"]["reason"] == "ContainerCreating"
+    pods.kubectl("delete", "pod", "stuck", "--timeout=20s")
+
+
+def test_containers_of_a_pod_share_network_host_name_and_memory(pods: AgentPods) -> None:
+    serve = "hostname > /dev/shm/name; cd /dev/shm; exec python -m http.server 8080 --bind 127.0.0.1"
+    other = {"name": "server", "image": "any:dev", "command": ["sh", "-c", serve]}
+    script = """until curl -sf 127.0.0.1:8080/name; do sleep 0.2; done; cat /dev/shm/name; hostname"""
+    main = {"name": "main", "image": "any:dev", "command": ["sh", "-c", script]}
+    pods.create("twins", "", containers=[main, other])
+    pods.wait("twins", lambda pod: pods.log("twins").count("twins") == 3)
+
+
+def test_a_killed_container_ends_with_137(pods: AgentPods) -> None:
+    word = "a-process-that-the-test-kills"
+    pods.create("victim", f"while true; do sleep 0.2; done # {word}")
+    pods.wait_ready("victim")
+    (main,) = [pid for pid in processes(word) if child_of_bubblewrap(pid)]
+    os.kill(main, signal.SIGKILL)
+    assert state(pods.wait_ended("victim"))["terminated"]["exitCode"] == 137
+
+
+def test_the_worker_image_runs_the_projects_python_and_hides_the_machine(pods: AgentPods) -> None:
+    script = """set -e
+    python -c 'import mpi4py, lockstep_worker, sys; print(sys.prefix)'
+    lockstep-worker --help | head -1
+    id -un; pwd; touch "$HOME/mine" /tmp/mine
+    for folder in /root /home /opt/lockstep/models /tmp; do echo $(ls -A $folder); done
+    cat /etc/shadow 2>/dev/null || echo hidden"""
+    container = {"image": "lockstep-worker:dev"}
+    printed = pods.run("image", script, container=container).splitlines()
+    assert printed[0] == "/opt/lockstep" and printed[1].startswith("usage: lockstep-worker")
+    base = Path(sys.base_prefix).parts
+    root = base[2] if base[1] == "root" else ""
+    assert printed[2:] == ["lockstep", "/home/lockstep", root, "lockstep", "recall", "mine", "hidden"]
+
+
+def child_of_bubblewrap(pid: int) -> bool:
+    parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+    return Path(f"/proc/{parent}/comm").read_text() == "bwrap\n"
 
 
 def http_probe(port: str | int) -> Object:

@@ -1,11 +1,12 @@
 """Builds of a tiny Go module by the real compiler: at once, after an interruption, and with an error in it."""
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from devcluster.build import GoModule, built
+from devcluster.build import GoModule, built, find_control_plane
 from devcluster.errors import ToolError
 
 GOOD = 'package main\n\nfunc main() { println("hello") }\n'
@@ -62,3 +63,21 @@ def test_a_failed_build_shows_the_compilers_words_and_leaves_no_folder(tmp_path:
         built(tiny, print, cache)
 
     assert not [path for path in cache.iterdir() if path.name.startswith("bin-tiny") and ".tmp-" not in path.name]
+
+
+def test_programs_at_hand_are_used_when_their_version_fits_and_named_when_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    (tmp_path / "kube-apiserver").symlink_to(find_control_plane(print)["kube-apiserver"])
+    (tmp_path / "etcd").write_text("#!/bin/sh\necho etcd Version: 3.4.23\n")
+    (tmp_path / "etcd").chmod(0o755)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+
+    found = find_control_plane(lines.append)
+
+    assert found["kube-apiserver"].parent == tmp_path
+    assert found["etcd"].parent != tmp_path
+    assert os.access(found["etcd"], os.X_OK)
+    assert any(f"not using {tmp_path / 'etcd'}" in line and "3.4.23" in line for line in lines)

@@ -9,7 +9,6 @@ import pytest
 
 from devcluster.cluster import Cluster
 from devcluster.errors import CommandError
-from support.cluster import StartCluster
 
 pytestmark = pytest.mark.cluster
 
@@ -146,10 +145,9 @@ def test_there_is_no_way_out_of_the_cluster(cluster_with_nodes: Cluster) -> None
     assert "Network is unreachable" in answer.stderr
 
 
-def test_clusters_side_by_side_do_not_see_each_other(cluster: Cluster, start_cluster: StartCluster) -> None:
-    other = start_cluster("other")
-
-    other.kubectl("create", "namespace", "only-here")
-
-    assert "only-here" in other.kubectl("get", "namespaces", "-o", "name")
-    assert "only-here" not in cluster.kubectl("get", "namespaces", "-o", "name")
+def test_clusters_side_by_side_do_not_see_each_other(
+    cluster: Cluster, cluster_namespace: str, cluster_with_nodes: Cluster
+) -> None:
+    assert cluster_namespace in cluster.kubectl("get", "namespaces", "-o", "name")
+    assert cluster_namespace not in cluster_with_nodes.kubectl("get", "namespaces", "-o", "name")
+    assert cluster.kubectl("get", "nodes", "-o", "name") == ""

@@ -61,13 +61,24 @@ def test_stop_leaves_no_process_no_network_and_no_mount(tmp_path: Path) -> None:
     assert len(processes_in(network)) >= 6
     # A program that forks and leaves its parent must go as well.
     cluster.servers.start("stray", ["sh", "-c", "setsid sleep 1000 & exec sleep 1000"])
+    guest = cluster.popen(["sleep", "1000"])
 
     cluster.stop()
 
-    assert within(10, lambda: not processes_in(network))
+    guest.wait()
+    assert processes_in(network) == []
     assert Path("/proc/net/dev").read_text().count(":") == links
     assert mount_points() == mounts
     assert not (cluster.state / "pki").exists()
+
+
+def test_a_program_for_a_cluster_that_does_not_run_is_refused() -> None:
+    command = [sys.executable, "-m", "devcluster", "--name", "never-started", "run", "--", "true"]
+
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    assert answer.returncode == 1
+    assert "no cluster is running in" in answer.stderr
 
 
 def mount_points() -> list[str]:

@@ -1,8 +1,10 @@
 """Pods on a real cluster with nodes, for tests: `from support.agent_pods import AgentPods, nodes, pods`."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +75,20 @@ def is_ready(pod: Object) -> bool:
 def state(pod: Object) -> Object:
     """The state of the pod's first container."""
     return dict(pod["status"]["containerStatuses"][0]["state"])
+
+
+def processes(words: str) -> list[int]:
+    """The processes of this machine, pods' ones included, whose command line has these words."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and entry.name != str(os.getpid()):
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if words in command:
+                found.append(int(entry.name))
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from lockstep_operator.errors import NotFound
 from lockstep_operator.kube import DEPLOYMENTS, MPIJOBS, Kube, Object
 from support.kubelet import Kubelet
 from support.operator_process import wait_for
@@ -80,7 +81,20 @@ class Live:
         """List its MPIJobs by UID."""
         return {job["metadata"]["uid"]: job for job in self.kube.list(MPIJOBS, self.namespace)}
 
+    def remove(self) -> None:
+        """Delete it if it is there, without a drain, and wait until it is gone."""
+        try:
+            self.patch(drainTimeoutSeconds=0)
+            self.delete()
+        except NotFound:
+            return
+        self.wait_gone()
+
+    def wait_gone(self) -> None:
+        """Wait until it is gone."""
+        wait_for("the deployment is gone", lambda: self.kube.find(DEPLOYMENTS, self.namespace, NAME) is None)
+
     def delete(self) -> None:
         """Ask for its deletion."""
         path = DEPLOYMENTS.build_path(self.namespace, NAME)
-        self.kube._call("DELETE", path, None, {"propagationPolicy": "Background"})  # as kubectl does
+        self.kube.call("DELETE", path, None, {"propagationPolicy": "Background"})  # as kubectl does

@@ -66,6 +66,7 @@ class ScriptedEngine:
         self._requests = self._context.socket(zmq.PULL)
         self._requests.connect(inbound)
         self._tokens = self._context.socket(zmq.PUSH)
+        self._tokens.set_hwm(0)  # a frontend that is gone must not block it
         self._tokens.connect(outbound)
         self._outbox: deque[bytes] = deque()
         self._decoder: msgspec.msgpack.Decoder[Inbound] = msgspec.msgpack.Decoder(Inbound)

@@ -59,7 +59,7 @@ class Kubelet:
     def write(self, pod: Object, status: Object) -> None:
         """Patch a pod's status; one that is gone by now is left alone."""
         path = PODS.build_path(self._namespace, pod["metadata"]["name"], "status")
-        self._kube._write("PATCH", "patch", PODS, path, {"status": status}, {}, MERGE_PATCH)
+        self._kube.call("PATCH", path, None, {"status": status}, MERGE_PATCH)
 
 
 def _running(pod: Object, ready: bool = True) -> Object:

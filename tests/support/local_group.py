@@ -16,7 +16,8 @@ from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.metrics import RankMetrics
 from lockstep_worker.model.cache import BlockPool
 from lockstep_worker.model.forward import Model
-from lockstep_worker.request import FinishCode, Inbound, NewRequest, SamplingParams, Shutdown, Tokens
+from lockstep_worker.request import FinishCode, Inbound, NewRequest, SamplingParams, Shutdown
+
 
 class Watch(Launcher):
     """The real launcher; looks at every plan before it runs."""
@@ -104,7 +105,7 @@ class LocalGroup:
             launcher=Watch(self.scheduler, self.model, look),
             detector=self.detector,
             metrics=self.metrics,
-            source=source,
+            source=source if self.comm.rank == 0 else None,
             publisher=record,  # type: ignore[arg-type]
         )
         Loop(parts, max_model_len=self.model.max_model_len, overlap=self.overlap, debug_checks=True).run()

@@ -1,4 +1,4 @@
-"""A small model of a cluster for the pure parts: it does what plans ask for and what mpi-operator and kubelets would do."""
+"""A small model of a cluster: it does what plans ask for, and what mpi-operator and kubelets would do."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ class World:
             case actions.CreateGroup(manifest):
                 self._create_group(manifest)
             case actions.DeleteGroup(group, _, _):
-                self._update(group.uid, deleting_since=self.now)
+                self.update(group.uid, deleting_since=self.now)
             case actions.EndTraffic(group, launcher):
                 self._update_pod(group.uid, launcher.uid, draining_since=self.now)
-                self._update(group.uid, drain=Drain(draining=False, in_flight=1))
+                self.update(group.uid, drain=Drain(draining=False, in_flight=1))
             case actions.StartDrain(group, _):
-                self._update(group.uid, drain=Drain(draining=True, in_flight=0))
+                self.update(group.uid, drain=Drain(draining=True, in_flight=0))
 
     def _create_group(self, manifest: dict[str, Any]) -> None:
         labels = manifest["metadata"]["labels"]
@@ -133,15 +133,15 @@ class World:
         if group.deleting_since is not None:
             del self.groups[group.uid]
         elif not group.accepted:
-            self._update(group.uid, accepted=True)
+            self.update(group.uid, accepted=True)
         elif len(group.workers) < group.num_workers:
             missing = {*range(1, group.num_workers + 1)} - {pod.index for pod in group.workers}
-            self._update(group.uid, pods=(*group.pods, *(self._build_pod(group, index) for index in sorted(missing))))
+            self.update(group.uid, pods=(*group.pods, *(self._build_pod(group, index) for index in sorted(missing))))
         elif not all(pod.ready or pod.ended for pod in group.pods):
             pods = tuple(pod if pod.ended or pod.draining_since else self._run(pod) for pod in group.pods)
-            self._update(group.uid, pods=pods)
+            self.update(group.uid, pods=pods)
         elif group.launcher is None:
-            self._update(group.uid, pods=(*group.pods, self._build_pod(group, 0)))
+            self.update(group.uid, pods=(*group.pods, self._build_pod(group, 0)))
 
     def _build_pod(self, group: Group, index: int) -> Pod:
         return Pod(
@@ -176,7 +176,7 @@ class World:
 
     def lose_worker(self, group: Group, index: int = 1) -> None:
         """A worker pod vanishes; mpi-operator makes another one when time goes on."""
-        self._update(group.uid, pods=tuple(pod for pod in group.pods if pod.index != index))
+        self.update(group.uid, pods=tuple(pod for pod in group.pods if pod.index != index))
 
     def end_pod(self, group: Group, index: int = 0, exit_code: int = 1, reason: str = "") -> None:
         """A pod's container ends."""
@@ -190,7 +190,8 @@ class World:
         """Find the living group of a place."""
         return next(group for group in self.groups.values() if group.index == index and not group.deleting_since)
 
-    def _update(self, uid: str, **changes: Any) -> None:
+    def update(self, uid: str, **changes: Any) -> None:
+        """Change a group, if it is still there."""
         if uid in self.groups:
             self.groups[uid] = replace(self.groups[uid], **changes)
 
@@ -198,4 +199,4 @@ class World:
         group = self.groups.get(uid)
         if group is not None:
             pods = tuple(replace(pod, **changes) if pod.uid == pod_uid else pod for pod in group.pods)
-            self._update(uid, pods=pods)
+            self.update(uid, pods=pods)

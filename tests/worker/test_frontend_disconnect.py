@@ -35,9 +35,7 @@ def send_request(frontend: Frontend, path: str, **body: Any) -> Iterator[socket.
 @pytest.mark.parametrize("token", [A, SPECIAL], ids=["text", "no text yet"])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_a_client_that_goes_away_frees_everything_at_once(
-    frontend: Frontend, stream: bool, n: int, token: int
-) -> None:
+def test_a_client_that_goes_away_frees_everything_at_once(frontend: Frontend, stream: bool, n: int, token: int) -> None:
     frontend.engine.script = say_forever(token)
     before = frontend.metric(DISCONNECTED)
     first, cancelled = len(frontend.engine.requests), len(frontend.engine.cancelled)

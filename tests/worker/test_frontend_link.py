@@ -1,7 +1,7 @@
+import contextlib
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import pytest
@@ -31,16 +31,19 @@ def remote() -> Iterator[tuple[Frontend, str]]:
         yield frontend, address
 
 
-def push(address: str, message: Outbound, own: Pair | None, server_key: str) -> zmq.Context[Any]:
-    """Send a message as a rank on another host does; the context must be destroyed."""
-    context = zmq.Context()
-    publisher = context.socket(zmq.PUSH)
+@contextlib.contextmanager
+def push(address: str, message: Outbound, own: Pair | None, server_key: str) -> Iterator[None]:
+    """Send a message as a rank on another host does."""
+    publisher = zmq.Context.instance().socket(zmq.PUSH)
     if own is not None:
         publisher.curve_serverkey = server_key.encode()
         publisher.curve_publickey, publisher.curve_secretkey = own[0].encode(), own[1].encode()
     publisher.connect(address)
     publisher.send(msgspec.msgpack.encode(message))
-    return context
+    try:
+        yield
+    finally:
+        publisher.close(linger=0)
 
 
 def test_a_rank_with_its_key_publishes_over_tcp(remote: tuple[Frontend, str]) -> None:
@@ -52,9 +55,8 @@ def test_a_rank_with_its_key_publishes_over_tcp(remote: tuple[Frontend, str]) ->
             wait_until(lambda: len(frontend.engine.running) == 1, 10)
             handle = frontend.engine.running[0]
             tokens = Tokens.pack(1, 0, [handle], encode("z"), [FinishCode.LENGTH])
-            context = push(address, tokens, RANK, SERVER[0])
-            text = stream.read().decode()
-            context.destroy(linger=0)
+            with push(address, tokens, RANK, SERVER[0]):
+                text = stream.read().decode()
     assert '"text":"z"' in text.replace("az", "z")
     assert '"finish_reason":"length"' in text
 
@@ -69,9 +71,8 @@ def test_a_rank_with_its_key_publishes_over_tcp(remote: tuple[Frontend, str]) ->
 )
 def test_a_stranger_gets_nothing_in(remote: tuple[Frontend, str], own: Pair | None, server_key: str) -> None:
     frontend, address = remote
-    context = push(address, EngineDown(1, "a lie", 1), own, server_key)
-    time.sleep(0.5)
-    context.destroy(linger=0)
+    with push(address, EngineDown(1, "a lie", 1), own, server_key):
+        time.sleep(0.5)
     assert frontend.process.poll() is None
     with frontend.client() as client:
         assert client.get("/ready").status_code == 200
@@ -88,9 +89,8 @@ def test_a_connection_that_speaks_no_zmq_harms_nobody(remote: tuple[Frontend, st
 
 def test_the_true_rank_is_heard(remote: tuple[Frontend, str]) -> None:
     frontend, address = remote
-    context = push(address, EngineDown(7, "the truth", 87), RANK, SERVER[0])
-    assert frontend.process.wait(20) == 87
-    context.destroy(linger=0)
+    with push(address, EngineDown(7, "the truth", 87), RANK, SERVER[0]):
+        assert frontend.process.wait(20) == 87
 
 
 def test_a_message_that_cannot_be_read_ends_the_frontend_loudly() -> None:

@@ -21,17 +21,28 @@ def frontend() -> Iterator[Frontend]:
 
 @pytest.fixture(scope="module")
 def client(frontend: Frontend) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{frontend.url}/v1", api_key="geheim", max_retries=0, _strict_response_validation=True
-    ) as client:
+    with connect(frontend, is_strict=True) as client:
         yield client
 
 
-def test_completions(client: openai.OpenAI) -> None:
+@pytest.fixture(scope="module")
+def lenient(frontend: Frontend) -> Iterator[openai.OpenAI]:
+    """For streamed completions: there the client's own types do not allow the null reasons that the API sends."""
+    with connect(frontend, is_strict=False) as client:
+        yield client
+
+
+def connect(frontend: Frontend, *, is_strict: bool) -> openai.OpenAI:
+    return openai.OpenAI(
+        base_url=f"{frontend.url}/v1", api_key="geheim", max_retries=0, _strict_response_validation=is_strict
+    )
+
+
+def test_completions(client: openai.OpenAI, lenient: openai.OpenAI) -> None:
     whole = client.completions.create(model="recall", prompt="COPY", n=2, extra_body={"top_k": 5})
     assert [choice.text for choice in whole.choices] == [TEXT] * 2
     assert whole.usage is not None and whole.usage.completion_tokens == 2 * (len(encode(TEXT)) + 1)
-    stream = client.completions.create(
+    stream = lenient.completions.create(
         model="recall", prompt=["COPY", "COPY"], stream=True, stream_options={"include_usage": True}
     )
     texts, usage = ["", ""], None
@@ -69,9 +80,9 @@ def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
         client.with_options(api_key="wrong").models.list()
 
 
-def test_an_engine_that_dies_raises_in_the_middle_of_a_stream(frontend: Frontend, client: openai.OpenAI) -> None:
+def test_an_engine_that_dies_raises_in_the_middle_of_a_stream(frontend: Frontend, lenient: openai.OpenAI) -> None:
     frontend.engine.script = say(encode("a" * 800))
-    stream = client.completions.create(model="recall", prompt="COPY", stream=True)
+    stream = lenient.completions.create(model="recall", prompt="COPY", stream=True)
     next(iter(stream))
     frontend.engine.die(rank=3, reason="it raised", exit_code=87)
     with pytest.raises(openai.APIError, match="rank 3: it raised"):

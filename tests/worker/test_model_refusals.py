@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from accelerate import init_empty_weights
+from accelerate import init_empty_weights  # type: ignore[import-untyped]
 
 from lockstep_worker.errors import ConfigError, UnsupportedModel
 from lockstep_worker.model.loader import load_model, read_end_ids

@@ -31,10 +31,9 @@ def test_held_out_prompts_are_answered_exactly() -> None:
     tokens = recall_model.tokenizer()
     driver = GreedyDriver(recall_model.load_recall(), num_blocks=1200, block_size=16, chunk=128)
     rng = random.Random(10_077)
-    makers = [lambda size=size: tasks.recall(rng, size, 3) for size in range(8, 31)]
-    makers += [lambda size=size: tasks.copy(rng, size) for size in range(8, 21)]
-    makers += [lambda size=size: tasks.reverse(rng, size) for size in range(4, 15)]
-    conversations = [make() for make in makers for _ in range(2)]
+    conversations = [tasks.recall(rng, size, 3) for size in range(8, 31) for _ in range(2)]
+    conversations += [tasks.copy(rng, size) for size in range(8, 21) for _ in range(2)]
+    conversations += [tasks.reverse(rng, size) for size in range(4, 15) for _ in range(2)]
     prompts = [recall_model.encode_prompt(tokens, one) for one in conversations]
     answers = [
         tokens.decode(ids, skip_special_tokens=True)

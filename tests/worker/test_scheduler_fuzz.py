@@ -1,18 +1,16 @@
-"""Random admissions, cancels and preemptions through the real loop and a real model: nothing is lost, nothing differs."""
+"""Random admissions, cancels and preemptions through the real loop and a real model: nothing is lost or differs."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from support.fuzz import run_fuzz
-from support.local_group import LocalGroup
-from support.tiny_models import save_tiny_model
 
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.request import FinishCode, NewRequest
+from support.fuzz import run_fuzz
+from support.local_group import LocalGroup
+from support.tiny_models import save_tiny_model
 
 LONGEST = 40
 GROUPS = {

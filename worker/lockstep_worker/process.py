@@ -18,6 +18,7 @@ from lockstep_worker.launch import Launch
 
 _STDERR = 2
 _TAIL_LINES = 20
+_TAIL_CHARACTERS = 2000
 _LAST_OUTPUT_S = 1.0
 """How long to read on after the child's end, in case something else still holds its standard error open."""
 _LOST_RANK = re.compile(r"rank (\d+) with PID \d+ on node")
@@ -108,8 +109,8 @@ class Group:
 
     @property
     def tail(self) -> str:
-        """The last lines of standard error."""
-        return "\n".join(self._lines)
+        """The last lines of standard error, as many as a termination message can hold."""
+        return "\n".join(self._lines)[-_TAIL_CHARACTERS:]
 
     def send(self, sig: signal.Signals) -> None:
         """Send a signal to the child, SIGKILL to its whole process group; its ranks die with it."""

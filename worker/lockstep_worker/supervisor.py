@@ -6,6 +6,7 @@ reason in the termination message.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import shutil
@@ -41,8 +42,8 @@ DRAIN_GRACE_S = 5.0
 """How much longer than the ranks' own drain timeout the supervisor waits for them."""
 STOP_GRACE_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
-_MESSAGE_LIMIT = 3000
-"""Kubernetes keeps 4096 bytes of a termination message; escapes and the other fields take their part."""
+_MESSAGE_LIMIT = 4096
+"""What Kubernetes keeps of a termination message, in bytes."""
 
 
 def supervise(
@@ -171,11 +172,11 @@ def _last_words(group: Group, stopped: bool) -> Failure:
 
 def _write_termination_message(failure: Failure, path: Path) -> None:
     """Write the file that Kubernetes mounted; elsewhere there is none, and none is made."""
-    message = failure.message.encode()[-_MESSAGE_LIMIT:].decode(errors="ignore")
-    short = Failure(failure.reason, failure.exit_code, failure.rank, message)
+    while len(failure.to_json()) > _MESSAGE_LIMIT:  # to_json is ASCII; escapes make its length hard to tell ahead
+        failure = dataclasses.replace(failure, message=failure.message[: len(failure.message) * 3 // 4])
     try:
         if path.exists():
-            path.write_text(short.to_json(), encoding="utf-8")
+            path.write_text(failure.to_json(), encoding="utf-8")
     except OSError as error:
         log.debug("no termination message: %s", error)
 

@@ -14,6 +14,8 @@ import os
 import signal
 import sys
 
+import zmq
+
 from lockstep_worker import contract
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.frontend.settings import read_settings
@@ -36,7 +38,7 @@ def main() -> int:
     except ConfigError as error:
         print(f"frontend: {error}", file=sys.stderr)
         return contract.EXIT_CONFIG
-    except OSError as error:
+    except (OSError, zmq.ZMQError) as error:
         logger.error("the frontend cannot serve: %s", error)
         return contract.EXIT_FRONTEND
 

@@ -50,7 +50,7 @@ class Link:
         self._on_messages = on_messages
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
-        self._context = zmq.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Outbound] = msgspec.msgpack.Decoder(Outbound)
         self._backlog: deque[bytes] = deque()
@@ -72,14 +72,16 @@ class Link:
             self._write()
 
     def close(self) -> None:
-        """Close all sockets; what was sent and not taken yet is dropped."""
+        """Close all sockets; what was sent and not taken yet is dropped.
+
+        The context stays: ending it may hang for ever where a CURVE handshake is under way (libzmq issue 2733).
+        """
         for source in self._sources:
             self._loop.remove_reader(source.FD)
             source.close(linger=0)
         self._inbound.close(linger=0)
         if self._authenticator is not None:
             self._authenticator.stop()
-        self._context.term()
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)

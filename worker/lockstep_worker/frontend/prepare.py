@@ -43,15 +43,13 @@ class Preparation:
         """
         arrived_s = time.monotonic()
         self._check_fields(body, smallest_limit=0 if body.echo else 1)
-        prompts: list[list[int]] = []
-        echoes: list[str] = []
-        for prompt in _split(body.prompt):
-            ids = await self.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
-            prompts.append(ids)
+        given = _split(body.prompt)
+        self._check_number(len(given) * (body.n or 1), "prompt")
+        prompts = await self._encode_all(given)
+        for ids in prompts:
             self._check_prompt(ids, "prompt")
-            text = prompt if isinstance(prompt, str) else self._tokenizer.decode(ids)
-            echoes.append(text if body.echo else "")
-        return self._build(body, prompts, echoes, "prompt", arrived_s)
+        echoes = [self._echo(prompt) if body.echo else "" for prompt in given]
+        return self._build(body, prompts, echoes, arrived_s)
 
     async def prepare_chat(self, body: ChatBody) -> Generation:
         """Prepare `/v1/chat/completions`.
@@ -61,16 +59,28 @@ class Preparation:
         """
         arrived_s = time.monotonic()
         self._check_fields(body, smallest_limit=1)
+        self._check_number(body.n or 1, "n")
         text = self._tokenizer.chat.render([message.for_template() for message in body.messages])
         ids = await self.encode(text, add_special_tokens=False)
         self._check_prompt(ids, "messages")
-        return self._build(body, [ids], [""], "messages", arrived_s)
+        return self._build(body, [ids], [""], arrived_s)
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Tokenize without holding up the streams."""
         if len(text) <= _LONG_TEXT_CHARS:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+    def _echo(self, prompt: str | list[int]) -> str:
+        return prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
+
+    async def _encode_all(self, prompts: list[str | list[int]]) -> list[list[int]]:
+        def encode() -> list[list[int]]:
+            tokenizer = self._tokenizer
+            return [tokenizer.encode(p, add_special_tokens=True) if isinstance(p, str) else p for p in prompts]
+
+        is_long = sum(len(prompt) for prompt in prompts if isinstance(prompt, str)) > _LONG_TEXT_CHARS
+        return await asyncio.to_thread(encode) if is_long else encode()
 
     def check_ids(self, ids: list[int], field: str) -> None:
         """Check that the model knows all ids.
@@ -91,28 +101,26 @@ class Preparation:
             raise RequestError(f"n must be at most {self._settings.max_n}", "n")
         stop_ids = body.stop_token_ids or []
         self.check_ids(stop_ids, "stop_token_ids")
-        room = MAX_STOP_TOKEN_IDS - len(self._end_ids(body))
+        room = max(MAX_STOP_TOKEN_IDS - len(self._end_ids(body)), 0)
         if len(set(stop_ids)) > room:
             raise RequestError(f"stop_token_ids must hold at most {room} ids", "stop_token_ids")
 
     def _check_prompt(self, ids: list[int], field: str) -> None:
         if not ids:
             raise RequestError(f"{field} is empty; at least one token is needed", field)
-        self.check_ids(ids, field)
         context = self._settings.max_model_len
         if len(ids) + 1 > context:
             raise RequestError(
                 f"{field} has {len(ids)} tokens, which leaves no room in the context of {context} tokens", field
             )
+        self.check_ids(ids, field)
 
-    def _build(
-        self, body: GenerationBody, prompts: list[list[int]], echoes: list[str], field: str, arrived_s: float
-    ) -> Generation:
-        num_sequences = len(prompts) * (body.n or 1)
-        if num_sequences > self._settings.max_queued:
-            raise RequestError(
-                f"{field} and n make {num_sequences} sequences; at most {self._settings.max_queued} are allowed", field
-            )
+    def _check_number(self, num_sequences: int, field: str) -> None:
+        limit = self._settings.max_queued
+        if num_sequences > limit:
+            raise RequestError(f"{field} and n make {num_sequences} sequences; at most {limit} are allowed", field)
+
+    def _build(self, body: GenerationBody, prompts: list[list[int]], echoes: list[str], arrived_s: float) -> Generation:
         choices: list[Choice] = []
         for prompt, echo in zip(prompts, echoes, strict=True):
             for params in self._params(body, len(prompt)):

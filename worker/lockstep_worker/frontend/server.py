@@ -35,7 +35,8 @@ class _Server(uvicorn.Server):
 
 async def serve(settings: FrontendSettings) -> int:
     """Serve until the end and return the exit code."""
-    with socket.create_server((settings.host, settings.port), backlog=2048) as listener:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.create_server((settings.host, settings.port), family=family, backlog=2048) as listener:
         service = build_service(settings, load_tokenizer(settings.model_path))
         _handle_signals(service)
         server = _Server(_http_config(service))

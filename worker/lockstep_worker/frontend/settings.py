@@ -49,7 +49,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     max_queued: int = 4096
     """Sequences in flight; more are refused with 429."""
     max_n: int = 16
-    max_body_bytes: int = 16 << 20
+    max_body_bytes: int = 8 << 20
     drain_timeout_s: float = 120.0
     """What requests in flight get to finish once the end was asked for."""
     shutdown_timeout_s: float = 10.0

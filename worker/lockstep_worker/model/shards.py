@@ -32,7 +32,8 @@ def load_shards(network: Any, path: Path, cuts: Mapping[str, int], ranks: Ranks,
     Raises:
         UnsupportedModel: the checkpoint's names are not the model's.
     """
-    tied = network._tied_weights_keys if network.config.get_text_config(decoder=True).tie_word_embeddings else {}
+    is_tied = network.config.get_text_config(decoder=True).tie_word_embeddings
+    tied = (network._tied_weights_keys or {}) if is_tied else {}
     wanted = network.state_dict()
     with ExitStack() as stack:
         files = _open_files(path, device, stack)

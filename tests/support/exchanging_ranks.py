@@ -1,0 +1,68 @@
+"""Ranks that run the real loop over MPI: `python -m mpi4py -m support.exchanging_ranks FOLDER script|fuzz`.
+
+Each rank holds the whole model, so that all collectives are the loop's own. Each writes FOLDER/<rank>.json with the
+operations that its communicator saw and with what its requests got.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import torch
+from prometheus_client import generate_latest
+
+from lockstep_worker.dist.comm import MpiComm
+from lockstep_worker.executor.loop import Source
+from lockstep_worker.model.loader import load_model
+from lockstep_worker.request import Cancel, Inbound, NewRequest, SamplingParams, Shutdown
+from support.counting_comm import CountingComm
+from support.fuzz import Traffic, random_requests
+from support.local_group import LocalGroup, Record, Script
+
+GREEDY = SamplingParams(max_tokens=20, temperature=0.0)
+NUM_EMPTY = 6
+SCRIPT: list[list[Inbound]] = [
+    *[[]] * NUM_EMPTY,
+    [NewRequest(1, [3, 4, 5], GREEDY), NewRequest(2, [6], GREEDY)],
+    *[[]] * NUM_EMPTY,
+    [Cancel(1)],
+    *[[]] * NUM_EMPTY,
+    [NewRequest(3, [9] * 30, SamplingParams(max_tokens=3, temperature=0.9, seed=5))],
+    *[[]] * (3 * NUM_EMPTY),
+    [Cancel(77)],
+    *[[]] * NUM_EMPTY,
+    [Shutdown()],
+]
+FUZZ_SEED = 7
+FUZZ_ROOM = {"num_blocks": 12, "block_size": 8, "max_batch_size": 8, "max_num_tokens": 32}
+
+
+def fuzz_requests(vocab_size: int) -> list[NewRequest]:
+    return random_requests(random.Random(FUZZ_SEED), 40, vocab_size, 40)
+
+
+def main(folder: str, work: str) -> None:
+    model = load_model(f"{folder}/llama", device=torch.device("cpu"), dtype="float32")
+    comm = CountingComm(MpiComm())
+    if work == "script":
+        group = LocalGroup(model, comm=comm)
+        source: Source = Script([list(turn) for turn in SCRIPT])
+    else:
+        group = LocalGroup(model, comm=comm, **FUZZ_ROOM)
+        source = Traffic(random.Random(FUZZ_SEED), fuzz_requests(model.vocab_size), 0.1)
+    record = group.follow(source, Record())
+    found = {
+        "operations": comm.operations,
+        "tokens": record.tokens,
+        "codes": record.codes,
+        "preemptions": group.scheduler.num_preemptions,
+        "metrics": generate_latest(group.registry).decode(),
+    }
+    Path(folder, f"{comm.rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
