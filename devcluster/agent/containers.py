@@ -71,7 +71,7 @@ class ContainerRunner:
         while not self._stop.is_set():
             try:
                 code = await self._run_once(place)
-            except (ConfigError, AgentError) as error:
+            except AgentError as error:
                 reason = error.reason if isinstance(error, ConfigError) else "CreateContainerError"
                 self._set(state=Waiting(reason, str(error)))
                 await self._sleep(RETRY_S)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+
 from support import recall_model
 from support.serve_group import ServeGroup, completion, serve_group
 
@@ -56,14 +56,14 @@ def test_fifty_prompts_at_once_give_the_tokens_of_transformers(
     assert [answer["choices"][0]["text"] for answer in again] == [text for text, _ in expected[:10]]
 
 
-def test_sigterm_lets_running_requests_finish_and_ends_with_zero(
-    group: ServeGroup, prompts: list[list[int]], expected: list[tuple[str, int]]
-) -> None:
+def test_sigterm_lets_a_running_request_finish_and_ends_with_zero(group: ServeGroup, prompts: list[list[int]]) -> None:
     """The group's last test: it ends it."""
-    body = completion(prompts[0], max_tokens=300, ignore_eos=True, stream=True)
+    body = completion(prompts[0], max_tokens=200, ignore_eos=True, stream=True)
     with group.client() as client, client.stream("POST", "/v1/completions", json=body) as stream:
         lines = stream.iter_lines()
         next(lines)
         group.process.send_signal(signal.SIGTERM)
-        assert list(lines)[-2] == "data: [DONE]"
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert '"finish_reason":"length"' in rest[-2]
     assert group.wait_end(bound_s=60) == 0, group.log

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 
 import pytest
-from support.serve_group import ServeGroup, cpu_seconds, serve_group
 
 from lockstep_worker import contract
+from support.serve_group import START_BOUND_S, ServeGroup, cpu_seconds, serve_group, wait_until
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 TIMEOUT_S = 2.0
@@ -35,7 +37,19 @@ def test_idling_for_three_times_the_hang_timeout_costs_little_and_trips_nobody(g
     assert "hang" not in group.log
 
 
+def test_a_rank_that_is_stopped_while_the_group_idles_ends_the_group(group: ServeGroup) -> None:
+    """The shared group's last test: it ends it."""
+    pids = group.rank_pids()
+    os.kill(pids[1], signal.SIGSTOP)
+    assert group.wait_end(bound_s=TIMEOUT_S + 5) == contract.EXIT_HANG, group.log
+    assert "no beat of the group while paused (idle)" in group.log
+
+
 def test_without_the_pause_the_same_idling_is_taken_for_a_hang() -> None:
-    with serve_group(hang_timeout=TIMEOUT_S, rank_module="support.unpaused_rank") as group:
-        assert group.wait_end(bound_s=IDLE_S + 10) == contract.EXIT_HANG
-        assert "no progress" in group.log
+    group = ServeGroup(hang_timeout=TIMEOUT_S, rank_module="support.unpaused_rank")
+    try:
+        wait_until(lambda: "no progress" in group.log, START_BOUND_S, lambda: group.log)
+        assert group.wait_end(bound_s=10) == contract.EXIT_HANG
+        assert "0 running, 0 waiting" in group.log  # in the park, not in a step
+    finally:
+        group.close()

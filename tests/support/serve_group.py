@@ -161,8 +161,6 @@ def cpu_seconds(pid: int) -> float:
 
 def _command(rank_module: str | None, options: dict[str, Any]) -> list[str]:
     if rank_module is not None:
-
-
         return [sys.executable, "-c", _OTHER_RANK.format(module=rank_module), Config(**options).to_json()]
     flags = []
     for name, value in options.items():

@@ -32,14 +32,13 @@ def prompts() -> list[list[int]]:
     return [[rng.randrange(VOCAB) for _ in range(length)] for length in LENGTHS]
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 1000])
-def test_tokens_equal_transformers(pair: tuple[Model, Any], prompts: list[list[int]], chunk: int) -> None:
+def test_tokens_equal_transformers(pair: tuple[Model, Any], prompts: list[list[int]]) -> None:
     model, reference = pair
     expected = [
         reference.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False)[0, len(prompt) :].tolist()
         for prompt in prompts
     ]
-    assert GreedyDriver(model, chunk=chunk).run(prompts, 16) == expected
+    assert GreedyDriver(model, chunk=7).run(prompts, 16) == expected
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
