@@ -60,9 +60,9 @@ def prepare_images(state_dir: Path, checkout: Path = CHECKOUT) -> Path:
 
 
 def bound_paths(checkout: Path) -> list[Path]:
-    """List what of hidden directories the programs of the images need."""
-    wanted = [checkout / name for name in (".venv", "operator", "worker", "models")]
-    return [*wanted, *([base] if is_hidden(base := Path(sys.base_prefix).resolve()) else [])]
+    """List what of hidden directories the programs of the images need, links' targets included."""
+    wanted = [*(checkout / name for name in (".venv", "operator", "worker", "models")), Path(sys.base_prefix)]
+    return [path for path in dict.fromkeys([*wanted, *(path.resolve() for path in wanted)]) if is_hidden(path)]
 
 
 def is_hidden(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """A real Prometheus in the cluster; it labels pods as the chart's PodMonitors do where prometheus-operator runs."""
 
 import json
+import shutil
 import sys
 import urllib.error
 import urllib.parse
@@ -76,6 +77,13 @@ def start_prometheus(cluster: Cluster, pod_monitors: Iterable[Object], scrape_in
     ]
     cluster.launch(ServerPlan("prometheus", argv, f"http://{API_IP}:{PORT}/-/ready"))
     return Prometheus(f"http://127.0.0.1:{cluster.forward('prometheus', API_IP, PORT)}")
+
+
+def stop_prometheus(cluster: Cluster) -> None:
+    """Ends the cluster's Prometheus and forgets its data, so that another one starts from nothing."""
+    for name in ("forward-prometheus", "prometheus", "discovery"):
+        cluster.servers.stop(name)
+    shutil.rmtree(cluster.state / "prometheus")
 
 
 def _rights() -> list[dict[str, Any]]:

@@ -64,21 +64,30 @@ def build_plan(container: Object, around: Surroundings, image: Image, files: Pod
     env.setdefault("HOME", image.home_of(identity.uid))
     env.setdefault("HOSTNAME", (files.etc / "hostname").read_text().strip())
     directory = files.container(container["name"], run)
-    mounts = [*_own_mounts(container, image, files, directory), *container_mounts(container, pod, files.volumes, env)]
+    mounts = [*_own_mounts(container, files, directory), *container_mounts(container, pod, files.volumes, env)]
     return ContainerPlan(
         directory=directory,
         command=build_command(container, image.entrypoint, env),
         env=env,
         workdir=container.get("workingDir") or image.workdir,
         identity=identity,
-        mounts=tuple(Mount(mount.source, os.path.realpath(mount.target), mount.read_only) for mount in mounts),
+        mounts=(*_image_mounts(image), *map(_resolve_target, mounts)),
         read_only_root=has_read_only_root(container),
     )
 
 
-def _own_mounts(container: Object, image: Image, files: PodFiles, directory: Path) -> Iterator[Mount]:
-    """List what every container has besides its volumes."""
-    yield from (Mount(path, path, read_only=True) for path in image.binds if Path(path).exists())
+def _image_mounts(image: Image) -> Iterator[Mount]:
+    """List the image's bound paths, each at its own place, be it a link."""
+    return (Mount(path, path, read_only=True) for path in image.binds if Path(path).exists())
+
+
+def _resolve_target(mount: Mount) -> Mount:
+    """Follow links such as /var/run in a mount's target: bubblewrap would follow them out of the container's root."""
+    return Mount(mount.source, os.path.realpath(mount.target), mount.read_only)
+
+
+def _own_mounts(container: Object, files: PodFiles, directory: Path) -> Iterator[Mount]:
+    """List what every container has besides its image and volumes."""
     yield Mount(str(files.shm), "/dev/shm")
     yield from (Mount(str(files.etc / name), f"/etc/{name}") for name in ("hosts", "hostname", "resolv.conf"))
     message_path = container.get("terminationMessagePath") or DEFAULT_MESSAGE_PATH

@@ -120,7 +120,7 @@ def test_pods_reach_each_other_by_address_by_service_and_by_name(pods: AgentPods
 
 
 def test_readiness_probe_gates_ready(pods: AgentPods) -> None:
-    probe = {"exec": {"command": ["test", "-e", "/tmp/open"]}, "periodSeconds": 1}
+    probe = {"exec": {"command": ["test", "-e", "/tmp/open"]}, "periodSeconds": 1, "failureThreshold": 1000}
     script = "while [ ! -e /gate/open ]; do sleep 0.1; done; touch /tmp/open; exec sleep 600"
     mounts, gate = (
         [{"name": "gate", "mountPath": "/gate"}],

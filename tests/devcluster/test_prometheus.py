@@ -1,6 +1,7 @@
 """Prometheus labels a pod's series as the chart's PodMonitors say; the pages are served by pods of the cluster."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from devcluster.monitors import scrape_configs
 from devcluster.product import pod_monitors
-from devcluster.prometheus import start_prometheus
+from devcluster.prometheus import Prometheus, start_prometheus, stop_prometheus
 from devcluster.targets import targets_file
 
 PAGE = 'lockstep_iterations_total{kind="empty",deployment="forged"} 5\n'
@@ -30,23 +31,29 @@ def rank_pod() -> dict[str, Any]:
     }
 
 
+@pytest.fixture
+def prometheus(cluster_with_nodes: Cluster) -> Iterator[Prometheus]:
+    cluster_with_nodes.apply(rank_pod())
+    yield start_prometheus(cluster_with_nodes, pod_monitors(cluster_with_nodes), scrape_interval_s=1)
+    stop_prometheus(cluster_with_nodes)
+    cluster_with_nodes.kubectl("delete", "pod/rank", "--grace-period=1")
+
+
 @pytest.mark.cluster
-def test_a_ranks_series_say_whose_they_are_whatever_its_page_says(cluster_with_nodes: Cluster) -> None:
-    cluster = cluster_with_nodes
-    cluster.apply(rank_pod())
-    prometheus = start_prometheus(cluster, pod_monitors(cluster), scrape_interval_s=1)
+def test_a_ranks_series_say_whose_they_are_whatever_its_page_says(
+    cluster_with_nodes: Cluster, prometheus: Prometheus
+) -> None:
+    scraped = 'lockstep_iterations_total{pod="rank"}'
+    cluster_with_nodes.wait_until("it is scraped", lambda: bool(prometheus.query(scraped)), 60)
 
-    cluster.wait_until("it is scraped", lambda: bool(prometheus.query("lockstep_iterations_total")), 60)
-
-    (sample,) = prometheus.query("lockstep_iterations_total")
+    (sample,) = prometheus.query(scraped)
     wanted = {"namespace": "default", "pod": "rank", "container": "engine", "deployment": "minimal", "role": "main"}
     assert wanted.items() <= sample.labels.items()
     assert sample.labels["group"] == "minimal-main-0"
     assert sample.value == 5
-    assert len(prometheus.query("up")) == 1
+    assert len(prometheus.query('up{pod="rank"}')) == 1
     with pytest.raises(DevclusterError, match=r"refuses 'sum\('"):
         prometheus.query("sum(")
-    cluster.kubectl("delete", "pod/rank", "--grace-period=1")
 
 
 def test_a_monitor_that_would_not_be_translated_whole_is_refused() -> None:

@@ -19,7 +19,7 @@ TIMEOUT_S = 4.0
 
 
 def fail_under_load(group: ServeGroup, fail: Callable[[], None]) -> tuple[str, float]:
-    """Break the group in the middle of a stream; return how the stream ended and after how many seconds all was gone."""
+    """Break the group in the middle of a stream; return how the stream ended and after how many seconds."""
     body = completion("COPY ab", max_tokens=900, ignore_eos=True, stream=True)
     with group.client() as client, client.stream("POST", "/v1/completions", json=body) as stream:
         lines = stream.iter_lines()

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from prometheus_client import generate_latest
 
+from lockstep_worker.bench.counting import CountingComm
 from lockstep_worker.dist.comm import MpiComm
 from lockstep_worker.executor.loop import Source
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.request import Cancel, Inbound, NewRequest, SamplingParams, Shutdown
-from support.counting_comm import CountingComm
 from support.fuzz import Traffic, random_requests
 from support.local_group import LocalGroup, Record, Script
 

@@ -1,4 +1,4 @@
-"""The command line: `lockstep-worker serve | sshd`.
+"""The command line: `lockstep-worker serve | sshd | bench`.
 
 Each subcommand registers itself. Nothing here imports torch or MPI, so that `--help` and `sshd` start at once; a
 subcommand that needs them imports them when it runs.
@@ -7,16 +7,17 @@ subcommand that needs them imports them when it runs.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lockstep_worker import contract
 from lockstep_worker.config import add_options, load_config
-from lockstep_worker.errors import ConfigError
+from lockstep_worker.errors import ConfigError, LockstepError
 from lockstep_worker.sshd import run_sshd
-from lockstep_worker.supervisor import refuse, supervise
+from lockstep_worker.supervisor import find_mpirun, refuse, supervise
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -34,9 +35,44 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _sshd(arguments: argparse.Namespace) -> int:
+    _refuse_unknown(arguments)
+    return run_sshd(port=arguments.port)
+
+
+def _bench_update(arguments: argparse.Namespace) -> dict[str, Any]:
+    from lockstep_worker.bench.update import measure_update  # noqa: PLC0415
+
+    return measure_update(arguments.batch, arguments.repetitions)
+
+
+def _bench_exchange(arguments: argparse.Namespace) -> dict[str, Any]:
+    from lockstep_worker.bench.exchange import run_exchange  # noqa: PLC0415
+
+    return run_exchange(arguments.ranks, arguments.steps, find_mpirun(sys.executable), os.environ)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    _refuse_unknown(arguments)
+    try:
+        result = arguments.measure(arguments)
+    except ConfigError:
+        raise
+    except LockstepError as error:
+        print(f"lockstep-worker: {error}", file=sys.stderr)
+        return contract.EXIT_FAILED
+    print(json.dumps(result, indent=None if arguments.json else 2))
+    return contract.EXIT_OK
+
+
+def _refuse_unknown(arguments: argparse.Namespace) -> None:
     if arguments.unknown:
         raise ConfigError([f"command line: unknown argument {word}" for word in arguments.unknown])
-    return run_sshd(port=arguments.port)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -66,6 +102,24 @@ def _add_sshd(commands: argparse._SubParsersAction[_Parser]) -> None:
     sshd.set_defaults(run=_sshd)
 
 
+def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
+    bench = commands.add_parser(
+        "bench", help="measure one part of the worker here", description="Measure one part of the worker here."
+    )
+    parts = bench.add_subparsers(dest="part", metavar="PART", required=True)
+    update = parts.add_parser("update", help="host time of update_requests, batched and per request")
+    update.add_argument("--batch", type=_positive, default=1024, help="rows of a step (default: %(default)s)")
+    update.add_argument("--repetitions", type=_positive, default=2000, help="timed calls (default: %(default)s)")
+    update.set_defaults(measure=_bench_update)
+    exchange = parts.add_parser("exchange", help="collectives, bytes and time of a step's exchange")
+    exchange.add_argument("--ranks", type=_positive, default=2, help="ranks on this host (default: %(default)s)")
+    exchange.add_argument("--steps", type=_positive, default=300, help="timed steps of a kind (default: %(default)s)")
+    exchange.set_defaults(measure=_bench_exchange)
+    for part in (update, exchange):
+        part.add_argument("--json", action="store_true", help="print the result on one line")
+        part.set_defaults(run=_bench)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser with all subcommands."""
     parser = _Parser(
@@ -74,7 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add_serve, _add_sshd):
+    for add in (_add_serve, _add_sshd, _add_bench):
         add(commands)
     return parser
 

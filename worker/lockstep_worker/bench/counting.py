@@ -9,33 +9,32 @@ from lockstep_worker.dist.comm import Comm, Pending, Row
 
 @dataclass
 class CountingComm:
+    """See `Comm`; every operation is one collective of MPI."""
+
     inner: Comm
     operations: list[tuple[str, int]] = field(default_factory=list)
-    """(name, bytes that every rank hands in or gets)"""
+    """(name, bytes that this rank hands in or, from a broadcast, gets), oldest first."""
 
-    @property
-    def rank(self) -> int:
-        return self.inner.rank
-
-    @property
-    def size(self) -> int:
-        return self.inner.size
+    def __post_init__(self) -> None:
+        """Be the same rank of the same group."""
+        self.rank, self.size = self.inner.rank, self.inner.size
 
     def start_allgather(self, row: Row) -> Pending:
+        """See `Comm`."""
         self.operations.append(("allgather", row.nbytes))
         return self.inner.start_allgather(row)
 
     def broadcast(self, data: bytearray) -> None:
+        """See `Comm`."""
         self.operations.append(("broadcast", len(data)))
         self.inner.broadcast(data)
 
     def gather_once(self, values: list[int]) -> list[list[int]]:
+        """See `Comm`."""
         self.operations.append(("gather_once", 8 * len(values)))
         return self.inner.gather_once(values)
 
     def share_text(self, text: str) -> str:
+        """See `Comm`."""
         self.operations.append(("share_text", len(text)))
         return self.inner.share_text(text)
-
-    def count(self, name: str) -> int:
-        return sum(operation == name for operation, _ in self.operations)
