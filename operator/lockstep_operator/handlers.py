@@ -15,9 +15,9 @@ from kubernetes import client
 
 from lockstep_operator import names
 from lockstep_operator.errors import Conflict, KubeError
-from lockstep_operator.kube import DEPLOYMENTS, MPIJOBS, SERVICES, Kube, Resource, load_configuration
+from lockstep_operator.jobwatch import SELECTOR, find_deployment, start_job_watch
+from lockstep_operator.kube import DEPLOYMENTS, Kube, load_configuration
 from lockstep_operator.metrics import Metrics
-from lockstep_operator.podwatch import find_deployment, start_pod_watch
 from lockstep_operator.reconcile import Reconciler
 from lockstep_operator.settings import Settings
 from lockstep_operator.state import Key
@@ -30,10 +30,8 @@ FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 120.0
 BEAT_S = 2.0
 BEAT_LIMIT_S = 60.0
-CHILD_LABELS: dict[str, Any] = {
-    "app.kubernetes.io/managed-by": names.FIELD_MANAGER,
-    names.LABEL_DEPLOYMENT: kopf.PRESENT,
-}
+CHILDREN = ("services", "pods")
+"""Core resources whose events kopf brings; it selects them at the API server, so no other pod is ever received."""
 
 
 class Controller:
@@ -61,11 +59,11 @@ class Controller:
         return time.monotonic() - self._last_beat < BEAT_LIMIT_S
 
     async def start(self) -> None:
-        """Start workers, resync and the pods' watch."""
+        """Start workers, resync and the watch of MPIJobs."""
         self._queue = WorkQueue()
         loops = [self._beat(), self._resync(self._queue), *(self._work(self._queue) for _ in range(NUM_WORKERS))]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
-        start_pod_watch(self._kube, self._settings.namespaces, self._queue.add_from_thread)
+        start_job_watch(self._kube, self._settings.namespaces, self._queue.add_from_thread)
 
     async def stop(self) -> None:
         """Stop taking up work; a pass that runs ends by itself."""
@@ -157,8 +155,8 @@ def build_registry(controller: Controller) -> kopf.OperatorRegistry:
     async def on_child(body: kopf.Body, **_: Any) -> None:
         controller.wake(find_deployment(dict(body)))
 
-    for resource in (MPIJOBS, SERVICES):
-        _watch_children(registry, resource, on_child)
+    for plural in CHILDREN:
+        kopf.on.event("v1", plural, registry=registry, id=plural)(on_child)
     return registry
 
 
@@ -176,17 +174,12 @@ def build_connection(configuration: client.Configuration) -> kopf.ConnectionInfo
     )
 
 
-def _watch_children(registry: kopf.OperatorRegistry, resource: Resource, handler: Any) -> None:
-    where = (
-        (resource.group, resource.version, resource.plural) if resource.group else (resource.version, resource.plural)
-    )
-    kopf.on.event(*where, registry=registry, labels=CHILD_LABELS, id=resource.plural)(handler)
-
-
 def run(settings: Settings, controller: Controller) -> None:
     """Run kopf until the process is told to end."""
     kopf_settings = kopf.OperatorSettings()
     kopf_settings.scanning.disabled = bool(settings.namespaces)  # a Role cannot watch CRDs and namespaces
+    for plural in CHILDREN:
+        kopf_settings.watching.label_selectors["v1", plural] = SELECTOR
     kopf.run(
         registry=build_registry(controller),
         settings=kopf_settings,

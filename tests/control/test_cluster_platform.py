@@ -37,6 +37,13 @@ def watched(platform: Cluster) -> Iterator[Live]:
     deployment.remove()
 
 
+def test_pods_of_others_are_never_received(watched: Live, platform: Cluster) -> None:
+    """kopf would complain in the log about a pod without our labels, and the log is looked through at the end."""
+    platform.kubectl("wait", "--for=create", "serviceaccount/default", "-n", "watched", "--timeout=60s")
+    platform.kubectl("run", "stranger", "-n", "watched", "--image=stranger")
+    watched.bring_up()
+
+
 def test_a_role_in_the_namespace_is_enough_and_other_namespaces_are_left_alone(watched: Live) -> None:
     watched.kube.create(DEPLOYMENTS, build_deployment("other"))
     watched.bring_up()

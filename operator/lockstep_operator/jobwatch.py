@@ -1,6 +1,7 @@
-"""Watches the pods of all groups by label, in threads of its own.
+"""Watches the MPIJobs of all groups by label, in threads of its own.
 
-kopf cannot: it selects by label only after it has received every pod of the cluster.
+kopf cannot: it ends the whole operator when an API that it watches goes away, and without the right to watch CRDs it
+never notices one that comes later. The MPIJob API belongs to another product and may do both.
 """
 
 from __future__ import annotations
@@ -12,25 +13,26 @@ from collections.abc import Callable
 
 from lockstep_operator import names
 from lockstep_operator.errors import KubeError
-from lockstep_operator.kube import PODS, Kube, Object
+from lockstep_operator.kube import MPIJOBS, Kube, Object
 from lockstep_operator.state import Key
 
 logger = logging.getLogger(__name__)
 SELECTOR = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER},{names.LABEL_DEPLOYMENT}"
+"""Selects the children of all deployments."""
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 
 
-def start_pod_watch(kube: Kube, namespaces: tuple[str, ...], wake: Callable[[Key], None]) -> None:
+def start_job_watch(kube: Kube, namespaces: tuple[str, ...], wake: Callable[[Key], None]) -> None:
     """Start one watch for each namespace, or one for all, for as long as the process lives.
 
     Args:
         kube: the API server.
         namespaces: empty for all.
-        wake: called, in the watch's thread, with the deployment of every pod that appears, changes or goes.
+        wake: called, in the watch's thread, with the deployment of every MPIJob that appears, changes or goes.
     """
     for namespace in namespaces or (None,):
-        name = f"pods-{namespace or 'all'}"
+        name = f"mpijobs-{namespace or 'all'}"
         threading.Thread(target=_watch_forever, args=(kube, namespace, wake), name=name, daemon=True).start()
 
 
@@ -38,11 +40,11 @@ def _watch_forever(kube: Kube, namespace: str | None, wake: Callable[[Key], None
     retry_s = FIRST_RETRY_S
     while True:
         try:
-            for pod in kube.watch(PODS, namespace, SELECTOR):
+            for job in kube.watch(MPIJOBS, namespace, SELECTOR):
                 retry_s = FIRST_RETRY_S
-                wake(find_deployment(pod))
+                wake(find_deployment(job))
         except (KubeError, ValueError) as error:  # ValueError: what came was no JSON
-            logger.warning("the watch of pods in %s broke, again in %g s: %s", namespace or "all", retry_s, error)
+            logger.info("the watch of MPIJobs in %s broke, again in %g s: %s", namespace or "all", retry_s, error)
             time.sleep(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
