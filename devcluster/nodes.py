@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from devcluster import addresses
-from devcluster.addresses import API_IP, DNS_IP, Node
+from devcluster.addresses import DNS_IP, Node
 from devcluster.cluster import Cluster
 from devcluster.images import prepare_images
 from devcluster.network import start_network
@@ -39,6 +39,5 @@ def _agent(cluster: Cluster, nodes: list[Node], gpus: int, images: Path) -> Serv
     kubeconfig = cluster.pki.kubeconfig("admin")
     argv = [sys.executable, "-m", "devcluster.agent", f"--kubeconfig={kubeconfig}", f"--images={images}"]
     argv += [f"--state-dir={cluster.state / 'pods'}", f"--gpus={gpus}", f"--dns={DNS_IP}"]
-    argv += [f"--api-server={API_IP}:{cluster.pki.api_port}"]
     argv += [f"--node={node.name}={node.ip},{node.pod_cidr}" for node in nodes]
     return ServerPlan("agent", argv, None)

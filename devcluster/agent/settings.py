@@ -32,7 +32,6 @@ class Settings:
     nodes: tuple[NodeSettings, ...]
     gpus: int
     dns: str
-    api_server: str
 
 
 def parse_node(text: str) -> NodeSettings:
@@ -61,7 +60,6 @@ def parse_settings(argv: list[str]) -> Settings:
     parser.add_argument("--node", type=parse_node, action="append", required=True, metavar="NAME=NODE_IP,POD_CIDR")
     parser.add_argument("--gpus", type=int, default=0, help="nvidia.com/gpu capacity of each node")
     parser.add_argument("--dns", required=True, metavar="IP", help="the cluster's name server")
-    parser.add_argument("--api-server", required=True, metavar="IP:PORT", help="where pods find the API server")
     given = parser.parse_args(argv)
     return Settings(
         kubeconfig=given.kubeconfig,
@@ -70,5 +68,4 @@ def parse_settings(argv: list[str]) -> Settings:
         nodes=tuple(given.node),
         gpus=given.gpus,
         dns=given.dns,
-        api_server=given.api_server,
     )

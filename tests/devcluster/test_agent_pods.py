@@ -2,13 +2,14 @@
 import json
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from devcluster.cluster import Cluster
+from devcluster.images import CHECKOUT, WORKER_IMAGE
+from lockstep_worker.contract import BUNDLED_MODEL, IMAGE_ROOT, USER_HOME, USER_NAME
 from support.agent_pods import AgentPods, Object, is_ready, nodes, pods, processes, state  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
@@ -238,19 +239,19 @@ def test_a_killed_container_ends_with_137(pods: AgentPods) -> None:
     assert state(pods.wait_ended("victim"))["terminated"]["exitCode"] == 137
 
 
-def test_the_worker_image_runs_the_projects_python_and_hides_the_machine(pods: AgentPods) -> None:
-    script = """set -e
+def test_the_worker_image_runs_the_projects_python_and_hides_the_machine(pods: AgentPods, tmp_path: Path) -> None:
+    hidden = [tmp_path, CHECKOUT / "tests", CHECKOUT / "pyproject.toml"]
+    assert all(path.exists() for path in hidden)
+    script = f"""set -e
     python -c 'import mpi4py, lockstep_worker, sys; print(sys.prefix)'
     lockstep-worker --help | head -1
     id -un; pwd; touch "$HOME/mine" /tmp/mine
-    for folder in /root /home /opt/lockstep/models /tmp; do echo $(ls -A $folder); done
-    cat /etc/shadow 2>/dev/null || echo hidden"""
-    container = {"image": "lockstep-worker:dev"}
-    printed = pods.run("image", script, container=container).splitlines()
-    assert printed[0] == "/opt/lockstep" and printed[1].startswith("usage: lockstep-worker")
-    base = Path(sys.base_prefix).parts
-    root = base[2] if base[1] == "root" else ""
-    assert printed[2:] == ["lockstep", "/home/lockstep", root, "lockstep", "recall", "mine", "hidden"]
+    ls {BUNDLED_MODEL}/config.json
+    for path in {" ".join(map(str, hidden))}; do if [ -e "$path" ]; then echo "$path is visible"; fi; done
+    cat /etc/shadow 2>/dev/null || echo unreadable"""
+    printed = pods.run("image", script, container={"image": WORKER_IMAGE}).splitlines()
+    assert printed[0] == IMAGE_ROOT and printed[1].startswith("usage: lockstep-worker")
+    assert printed[2:] == [USER_NAME, USER_HOME, f"{BUNDLED_MODEL}/config.json", "unreadable"]
 
 
 def child_of_bubblewrap(pid: int) -> bool:

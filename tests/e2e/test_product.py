@@ -28,7 +28,7 @@ from devcluster.product import (
     service_url,
     wait_for_series,
 )
-from devcluster.prometheus import Prometheus, start_prometheus
+from devcluster.prometheus import Prometheus, start_prometheus, stop_prometheus
 from support.expressions import DASHBOARDS, read_dashboard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(420), pytest.mark.xdist_group("product")]
@@ -36,8 +36,9 @@ SELECTOR = "serving.lockstep.dev/deployment=recall"
 
 
 @pytest.fixture(scope="module")
-def prometheus(cluster_with_nodes: Cluster) -> Prometheus:
-    return start_prometheus(cluster_with_nodes, pod_monitors(cluster_with_nodes))
+def prometheus(cluster_with_nodes: Cluster) -> Iterator[Prometheus]:
+    yield start_prometheus(cluster_with_nodes, pod_monitors(cluster_with_nodes))
+    stop_prometheus(cluster_with_nodes)
 
 
 @pytest.fixture(scope="module")

@@ -190,7 +190,7 @@ def main() -> int:
     config = Config.from_json(sys.argv[1])
     comm: Comm = MpiComm() if config.world_size > 1 else SingleComm()
     setup_logs(f"rank {comm.rank}", config.log_level)
-    disable_created_metrics()  # a second series for every counter that nobody reads
+    disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for every counter that nobody reads
     rank = Rank(config, comm)
     drain.append(rank.drain)
     rank.asked_to_drain = bool(early)

@@ -1,0 +1,98 @@
+"""The exchange alone: what a row says, what is sent, and what is not. The real thing over MPI is in tests/mpi."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from lockstep_worker.bench.counting import CountingComm
+from lockstep_worker.dist.comm import Pending, Row, SingleComm
+from lockstep_worker.executor.exchange import Column, Exchange, Exchanged, Status
+from lockstep_worker.executor.idle import wait_asleep, wait_awake
+from lockstep_worker.metrics import RankMetrics
+from lockstep_worker.request import Cancel, Inbound, NewRequest, SamplingParams, Shutdown
+
+ITEMS: list[Inbound] = [NewRequest(7, [1, 2, 3], SamplingParams(max_tokens=4, end_ids=(2,))), Cancel(6), Shutdown()]
+
+
+def run_one(comm: CountingComm, items: list[Inbound], active: int = 0) -> Exchanged:
+    exchange = Exchange(comm, RankMetrics(CollectorRegistry(), comm.rank))
+    exchange.post(Status(step=3, active=active, free_blocks=5, digest=9), items)
+    assert exchange.posted
+    exchanged = exchange.complete(wait_awake)
+    assert not exchange.posted
+    return exchanged
+
+
+def test_a_single_rank_gets_its_items_as_they_are_and_sends_nothing() -> None:
+    comm = CountingComm(SingleComm())
+    exchanged = run_one(comm, ITEMS)
+    assert exchanged.items is ITEMS
+    assert [name for name, _ in comm.operations] == ["allgather"]
+
+
+def test_a_row_says_where_a_rank_stands() -> None:
+    rows = run_one(CountingComm(SingleComm()), [], active=2).rows
+    assert rows[0, : Column.ENTERED_NS].tolist() == [3, 0, 2, 5, 9]
+
+
+@pytest.mark.parametrize(("items", "active", "idle"), [([], 0, True), ([], 1, False), ([Cancel(1)], 0, False)])
+def test_a_group_is_idle_without_items_and_without_active_requests(
+    items: list[Inbound], active: int, idle: bool
+) -> None:
+    assert run_one(CountingComm(SingleComm()), items, active).idle is idle
+
+
+class Recorded(SingleComm):
+    """Plays rank 1 of 2: rank 0's row and payload were written down before."""
+
+    rank, size = 1, 2
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+
+    def start_allgather(self, row: Row) -> Pending:
+        first = row.copy()
+        first[Column.PAYLOAD_BYTES] = len(self.payload)
+        first[Column.ENTERED_NS] -= 2_000_000
+        return Rows(first, row)
+
+    def broadcast(self, data: bytearray) -> None:
+        assert len(data) == len(self.payload), "ranks must agree on the length"
+        data[:] = self.payload
+
+
+class Rows:
+    def __init__(self, *rows: Row) -> None:
+        self._rows, self._asked = rows, 0
+
+    def done(self) -> bool:
+        self._asked += 1
+        return self._asked > 60  # more than the first, busy looks
+
+    def rows(self) -> Row:
+
+        return np.stack(self._rows)
+
+
+def test_another_rank_decodes_what_rank_0_announced() -> None:
+    comm = CountingComm(Recorded(msgspec.msgpack.encode(ITEMS)))
+    exchanged = run_one(comm, [])
+    assert exchanged.items == ITEMS
+    assert [name for name, _ in comm.operations] == ["allgather", "broadcast"]
+    assert exchanged.skew_s == pytest.approx(2e-3)
+
+
+def test_without_an_announcement_there_is_no_broadcast() -> None:
+    comm = CountingComm(Recorded(b""))
+    assert run_one(comm, []).items == []
+    assert [name for name, _ in comm.operations] == ["allgather"]
+
+
+@pytest.mark.parametrize("wait", [wait_awake, wait_asleep])
+def test_a_wait_ends_when_the_exchange_is_done(wait: object) -> None:
+    pending = Rows()
+    wait(pending)  # type: ignore[operator]
+    assert pending._asked == 61
