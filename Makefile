@@ -58,7 +58,7 @@ fix: setup ## format and mend what a tool can mend
 docs: setup ## write the generated files anew: metrics, the resource's reference, CRD, dashboards, rules
 	$(PY) -m lockstep_worker.metrics > docs/metrics.md
 	.venv/bin/lockstep-operator crd > charts/lockstep/files/crd-servingdeployments.yaml
-	$(PY) -m lockstep_operator.docs > docs/crd.md
+	.venv/bin/lockstep-operator crd --docs > docs/crd.md
 	$(PY) -m charts.generate
 
 pins: setup ## compile requirements/*.txt anew; no index address is written into them

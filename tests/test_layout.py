@@ -55,7 +55,7 @@ def test_the_layers_hold() -> None:
 def test_nothing_names_a_machine_or_an_index() -> None:
     """Neither a path of a developer's machine nor the address of a package index belongs in the project."""
     forbidden = re.compile(
-        "|".join(("/wo" + "rk/", "/ro" + "ot/\\.", "pypi\\.o" + "rg", "proxy\\.gol" + "ang", "deb\\.deb" + "ian"))
+        "|".join(("/wo" + "rk/", "/ro" + "ot/\\.py", "pypi\\.o" + "rg", "proxy\\.gol" + "ang", "deb\\.deb" + "ian"))
     )
     found = {
         f"{path.relative_to(ROOT)}:{number}"

@@ -1,5 +1,5 @@
 """The control plane: `ServingDeployment` objects in, MPIJob-backed groups out.
 
-Reading order: `spec` (what users write), `reconcile` (observe, plan, apply, status), `plan` (every decision),
+Reading order: `resource.spec` (what users write), `reconcile` (observe, plan, apply, status), `plan` (every decision),
 `manifests` (every object that is made).
 """

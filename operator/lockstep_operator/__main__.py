@@ -10,8 +10,6 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from lockstep_operator.crd import build_crd_yaml
-from lockstep_operator.docs import build_docs
 from lockstep_operator.drain import Drains
 from lockstep_operator.endpoint import start_endpoint
 from lockstep_operator.errors import OperatorError, SettingsError, SpecError
@@ -20,6 +18,8 @@ from lockstep_operator.kube import Kube
 from lockstep_operator.metrics import Metrics
 from lockstep_operator.offline import plan_file
 from lockstep_operator.reconcile import Reconciler
+from lockstep_operator.resource.crd import build_crd_yaml
+from lockstep_operator.resource.docs import build_docs
 from lockstep_operator.settings import Settings, read_settings
 
 EXIT_USAGE = 2

@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 
-from lockstep_operator import actions, names
+from lockstep_operator import names
+from lockstep_operator.decide import actions
+from lockstep_operator.decide.state import Observed, Pod
 from lockstep_operator.drain import Drains
 from lockstep_operator.errors import NotFound
 from lockstep_operator.kube import DEPLOYMENTS, MPIJOBS, PODS, SERVICES, Kube, Object, Resource
 from lockstep_operator.manifests.owner import add_owner, is_owned
-from lockstep_operator.record import format_time
-from lockstep_operator.state import Observed, Pod
+from lockstep_operator.resource.record import format_time
 
 logger = logging.getLogger(__name__)
 

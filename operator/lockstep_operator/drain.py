@@ -7,7 +7,7 @@ import logging
 
 import urllib3
 
-from lockstep_operator.state import Drain
+from lockstep_operator.decide.state import Drain
 from lockstep_worker.contract import DRAIN_PATH, HTTP_PORT
 
 logger = logging.getLogger(__name__)

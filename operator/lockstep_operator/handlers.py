@@ -14,14 +14,14 @@ import kopf
 from kubernetes import client
 
 from lockstep_operator import names
+from lockstep_operator.decide.state import Key
 from lockstep_operator.errors import Conflict, KubeError
-from lockstep_operator.jobwatch import SELECTOR, find_deployment, start_job_watch
 from lockstep_operator.kube import DEPLOYMENTS, Kube, load_configuration
 from lockstep_operator.metrics import Metrics
 from lockstep_operator.reconcile import Reconciler
 from lockstep_operator.settings import Settings
-from lockstep_operator.state import Key
-from lockstep_operator.workqueue import WorkQueue
+from lockstep_operator.watch.jobwatch import SELECTOR, find_deployment, start_job_watch
+from lockstep_operator.watch.workqueue import WorkQueue
 
 logger = logging.getLogger(__name__)
 NUM_WORKERS = 8

@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from lockstep_operator import names
+from lockstep_operator.decide.state import Ending, Group, Leftover, Observed, Pod
 from lockstep_operator.drain import Drains
 from lockstep_operator.errors import NotFound, SpecError
 from lockstep_operator.kube import MPIJOBS, PODS, SERVICES, Kube, Object
 from lockstep_operator.manifests.owner import is_owned
-from lockstep_operator.record import MAX_MESSAGE, parse_time, read_status
-from lockstep_operator.spec import Spec, parse_resource
-from lockstep_operator.state import Ending, Group, Leftover, Observed, Pod
+from lockstep_operator.resource.record import MAX_MESSAGE, parse_time, read_status
+from lockstep_operator.resource.spec import Spec, parse_resource
 
 
 def observe(kube: Kube, drains: Drains, deployment: Object) -> Observed:

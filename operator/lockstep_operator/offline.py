@@ -8,13 +8,13 @@ from typing import Any
 import yaml
 
 from lockstep_operator import names
-from lockstep_operator.actions import CreateGroup, CreateService
-from lockstep_operator.dump import dump_yaml
+from lockstep_operator.decide.actions import CreateGroup, CreateService
+from lockstep_operator.decide.state import Observed
 from lockstep_operator.errors import SpecError
 from lockstep_operator.plan import plan
-from lockstep_operator.record import Status
-from lockstep_operator.spec import find_identity_faults, parse_resource
-from lockstep_operator.state import Observed
+from lockstep_operator.resource.dump import dump_yaml
+from lockstep_operator.resource.record import Status
+from lockstep_operator.resource.spec import find_identity_faults, parse_resource
 
 
 def plan_file(text: str) -> str:

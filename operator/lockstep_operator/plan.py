@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from lockstep_operator import names
-from lockstep_operator.actions import (
+from lockstep_operator.decide.actions import (
     Action,
     AddFinalizer,
     CreateGroup,
@@ -20,16 +20,16 @@ from lockstep_operator.actions import (
     RemoveFinalizer,
     UpdateService,
 )
-from lockstep_operator.backoff import find_next_try
-from lockstep_operator.diagnose import find_failure, is_ready
+from lockstep_operator.decide.backoff import find_next_try
+from lockstep_operator.decide.diagnose import find_failure, is_ready
+from lockstep_operator.decide.places import Place, Places, choose_places
+from lockstep_operator.decide.retire import plan_retirement
+from lockstep_operator.decide.state import ACCEPT_LIMIT_S, Group, Observed
 from lockstep_operator.manifests.mpijob import build_mpijob
 from lockstep_operator.manifests.pods import STOP_MARGIN_S
 from lockstep_operator.manifests.service import build_service
-from lockstep_operator.places import Place, Places, choose_places
-from lockstep_operator.record import format_time
-from lockstep_operator.retire import plan_retirement
-from lockstep_operator.spec import Spec
-from lockstep_operator.state import ACCEPT_LIMIT_S, Group, Observed
+from lockstep_operator.resource.record import format_time
+from lockstep_operator.resource.spec import Spec
 
 LOST_MARGIN_S = 30
 """A group that has not ended so long after its grace is taken for lost, and its place filled under another name."""

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from lockstep_operator.apply import Applier
-from lockstep_operator.decode import encode
+from lockstep_operator.decide.events import build_event, list_notes
+from lockstep_operator.decide.state import Key, Observed
 from lockstep_operator.drain import Drains
 from lockstep_operator.errors import KubeError
-from lockstep_operator.events import build_event, list_notes
 from lockstep_operator.kube import DEPLOYMENTS, EVENTS, Kube, Object
 from lockstep_operator.metrics import Metrics
 from lockstep_operator.observe import observe
 from lockstep_operator.plan import plan
-from lockstep_operator.record import Status
-from lockstep_operator.state import Key, Observed
+from lockstep_operator.resource.decode import encode
+from lockstep_operator.resource.record import Status
 from lockstep_operator.status import status
 
 logger = logging.getLogger(__name__)

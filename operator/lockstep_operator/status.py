@@ -9,15 +9,15 @@ from dataclasses import replace
 from datetime import datetime
 
 from lockstep_operator import names
-from lockstep_operator.backoff import add_failure, find_next_try, is_exhausted
-from lockstep_operator.conditions import build_conditions, choose_phase
-from lockstep_operator.diagnose import describe_wait, find_failure, is_ready, list_started_workers
+from lockstep_operator.decide.backoff import add_failure, find_next_try, is_exhausted
+from lockstep_operator.decide.conditions import build_conditions, choose_phase
+from lockstep_operator.decide.diagnose import describe_wait, find_failure, is_ready, list_started_workers
+from lockstep_operator.decide.places import Place, choose_places
+from lockstep_operator.decide.revision import compute_revision
+from lockstep_operator.decide.state import Group, Observed
 from lockstep_operator.manifests.service import build_url
-from lockstep_operator.places import Place, choose_places
-from lockstep_operator.record import GroupRecord, RoleRecord, Status, format_time
-from lockstep_operator.revision import compute_revision
-from lockstep_operator.spec import RestartPolicy, Role, Spec
-from lockstep_operator.state import Group, Observed
+from lockstep_operator.resource.record import GroupRecord, RoleRecord, Status, format_time
+from lockstep_operator.resource.spec import RestartPolicy, Role, Spec
 
 
 def status(seen: Observed, conflicts: tuple[str, ...], now: datetime) -> Status:

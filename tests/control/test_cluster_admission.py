@@ -3,11 +3,11 @@
 import pytest
 
 from devcluster.cluster import Cluster
-from lockstep_operator.decode import encode
 from lockstep_operator.errors import KubeError
 from lockstep_operator.kube import DEPLOYMENTS, Kube, Object
-from lockstep_operator.record import Condition, Failure, GroupRecord, RoleRecord, Status, read_status
-from lockstep_operator.spec import Spec, parse_resource
+from lockstep_operator.resource.decode import encode
+from lockstep_operator.resource.record import Condition, Failure, GroupRecord, RoleRecord, Status, read_status
+from lockstep_operator.resource.spec import Spec, parse_resource
 from support.bad_deployments import RULES, SCHEMA
 from support.deployments import build_deployment
 from support.operator_process import install

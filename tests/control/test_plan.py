@@ -3,7 +3,7 @@ from datetime import timedelta
 
 import pytest
 
-from lockstep_operator.actions import (
+from lockstep_operator.decide.actions import (
     AddFinalizer,
     CreateGroup,
     CreateService,
@@ -14,8 +14,8 @@ from lockstep_operator.actions import (
     StartDrain,
     UpdateService,
 )
+from lockstep_operator.decide.state import Drain, Leftover
 from lockstep_operator.plan import plan
-from lockstep_operator.state import Drain, Leftover
 from lockstep_worker.contract import EXIT_CONFIG
 from support.world import World
 
@@ -269,3 +269,15 @@ def test_a_deployment_held_by_somebody_elses_finalizer_is_left_alone() -> None:
     world.deleting = True
     world.finalizers = ("other",)
     assert list_kinds(world) == []
+
+
+def test_scaling_down_never_keeps_a_group_that_drains_instead_of_a_ready_one() -> None:
+    world = start(replicas=2, drainTimeoutSeconds=600)
+    image = world.spec.image
+    world.change(image="other")
+    world.reconcile()
+    assert world.find_group(0).is_draining
+    world.change(image=image, replicas=1)
+    assert EndTraffic not in list_kinds(world)
+    world.settle()
+    assert [group.index for group in world.groups.values()] == [1]

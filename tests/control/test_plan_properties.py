@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep_operator.diagnose import is_ready
+from lockstep_operator.decide.diagnose import is_ready
 from support.world import World
 
 EVENTS = st.one_of(

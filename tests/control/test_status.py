@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from lockstep_operator.decode import encode
-from lockstep_operator.record import Condition, Status, read_status
-from lockstep_operator.state import Ending
+from lockstep_operator.decide.state import Ending
+from lockstep_operator.resource.decode import encode
+from lockstep_operator.resource.record import Condition, Status, read_status
 from lockstep_operator.status import status
 from lockstep_worker.contract import EXIT_CONFIG, EXIT_HANG
 from support.world import World

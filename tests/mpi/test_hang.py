@@ -53,5 +53,7 @@ def test_a_rank_that_is_killed_ends_the_group_at_once() -> None:
         pid = group.rank_pids()[1]
         last, seconds = fail_under_load(group, lambda: os.kill(pid, signal.SIGKILL))
         assert seconds < 10
-        assert group.wait_end(bound_s=10) == 128 + signal.SIGKILL, group.log
+        # The peer may notice its loss in the middle of a collective, and say so, before mpirun does.
+        assert group.wait_end(bound_s=10) in (128 + signal.SIGKILL, contract.EXIT_RANK_CRASH), group.log
+        assert "rank 1 with PID" in group.log
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "engine_down"

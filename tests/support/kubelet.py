@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lockstep_operator.kube import MERGE_PATCH, PODS, Kube, Object
-from lockstep_operator.record import format_time
+from lockstep_operator.resource.record import format_time
 
 
 class Kubelet:

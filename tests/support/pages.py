@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from lockstep_operator.metrics import Metrics
-from lockstep_operator.record import GroupRecord, Status
+from lockstep_operator.resource.record import GroupRecord, Status
 from lockstep_worker.metrics import FrontendMetrics, HangCollector, RankMetrics
 
 Page = Callable[[], bytes]

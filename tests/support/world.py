@@ -7,12 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from lockstep_operator import actions, names
-from lockstep_operator.actions import Plan
+from lockstep_operator import names
+from lockstep_operator.decide import actions
+from lockstep_operator.decide.actions import Plan
+from lockstep_operator.decide.state import Drain, Ending, Group, Observed, Pod
 from lockstep_operator.plan import plan
-from lockstep_operator.record import Status
-from lockstep_operator.spec import Spec, parse_resource
-from lockstep_operator.state import Drain, Ending, Group, Observed, Pod
+from lockstep_operator.resource.record import Status
+from lockstep_operator.resource.spec import Spec, parse_resource
 from lockstep_operator.status import status
 from support.deployments import NAME, build_deployment
 

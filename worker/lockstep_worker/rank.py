@@ -42,7 +42,7 @@ from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.request import Drained
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("lockstep_worker.rank")  # started with -m, this module is called __main__
 
 
 class Rank:
@@ -193,7 +193,7 @@ def main() -> int:
     disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for every counter that nobody reads
     rank = Rank(config, comm)
     drain.append(rank.drain)
-    rank.asked_to_drain = bool(early)
+    rank.asked_to_drain |= bool(early)
     try:
         read_api_key(config.api_key_file)  # a wrong file must be known before minutes of loading
         rank.run()

@@ -10,7 +10,7 @@ from typing import Any
 
 from lockstep_operator import names
 from lockstep_operator.manifests.pods import build_launcher_template, build_worker_template
-from lockstep_operator.spec import Role, Spec
+from lockstep_operator.resource.spec import Role, Spec
 from lockstep_worker import contract
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep_operator.decode import encode
-from lockstep_operator.rules import GPU_RESOURCE
-from lockstep_operator.spec import Role, Spec
+from lockstep_operator.resource.decode import encode
+from lockstep_operator.resource.rules import GPU_RESOURCE
+from lockstep_operator.resource.spec import Role, Spec
 from lockstep_worker import contract
 
 PVC_SCHEME = "pvc://"

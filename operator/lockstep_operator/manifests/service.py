@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep_operator import names
-from lockstep_operator.spec import Role
+from lockstep_operator.resource.spec import Role
 from lockstep_worker import contract
 
 

@@ -8,10 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lockstep_operator import decode, names
+from lockstep_operator import names
 from lockstep_operator.errors import SpecError
-from lockstep_operator.fields import Quantity, Rule, described
-from lockstep_operator.rules import ENGINE_RULES, MODEL_RULES, NAME_RULES, PARALLELISM_RULES, ROLE_RULES, SPEC_RULES
+from lockstep_operator.resource import decode
+from lockstep_operator.resource.fields import Quantity, Rule, described
+from lockstep_operator.resource.rules import (
+    ENGINE_RULES,
+    MODEL_RULES,
+    NAME_RULES,
+    PARALLELISM_RULES,
+    ROLE_RULES,
+    SPEC_RULES,
+)
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 NO_SPACE = r"^\S+$"

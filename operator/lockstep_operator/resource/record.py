@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from lockstep_operator import decode
 from lockstep_operator.errors import SpecError
-from lockstep_operator.fields import described
+from lockstep_operator.resource import decode
+from lockstep_operator.resource.fields import described
 
 CONDITION_TYPES = ("Ready", "Available", "Progressing", "Degraded", "PlatformReady")
 GROUP_STATES = ("Pending", "Starting", "Ready", "Draining", "Terminating", "Broken", "BackingOff", "Exhausted")

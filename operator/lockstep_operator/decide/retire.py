@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from lockstep_operator.actions import DeleteGroup, EndTraffic, Plan, StartDrain
-from lockstep_operator.diagnose import find_failure
-from lockstep_operator.record import format_time
-from lockstep_operator.state import Group, Observed
+from lockstep_operator.decide.actions import DeleteGroup, EndTraffic, Plan, StartDrain
+from lockstep_operator.decide.diagnose import find_failure
+from lockstep_operator.decide.state import Group, Observed
+from lockstep_operator.resource.record import format_time
 
 DRAIN_POLL_S = 1.0
 

@@ -6,8 +6,8 @@ another UID with no rank in it. So a group is judged by its pods.
 
 from __future__ import annotations
 
-from lockstep_operator.record import MAX_MESSAGE, Failure, GroupRecord
-from lockstep_operator.state import Group, Pod
+from lockstep_operator.decide.state import Group, Pod
+from lockstep_operator.resource.record import MAX_MESSAGE, Failure, GroupRecord
 from lockstep_worker.contract import exit_reason
 
 

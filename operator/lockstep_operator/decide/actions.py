@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep_operator.state import Group, Pod
+from lockstep_operator.decide.state import Group, Pod
 
 
 @dataclass(frozen=True, slots=True)

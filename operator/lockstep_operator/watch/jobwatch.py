@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 from lockstep_operator import names
+from lockstep_operator.decide.state import Key
 from lockstep_operator.errors import KubeError
 from lockstep_operator.kube import MPIJOBS, Kube, Object
-from lockstep_operator.state import Key
 
 logger = logging.getLogger(__name__)
 SELECTOR = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER},{names.LABEL_DEPLOYMENT}"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 
-from lockstep_operator.decode import encode_explicit
 from lockstep_operator.names import REVISION_LENGTH
-from lockstep_operator.spec import Role, Spec
+from lockstep_operator.resource.decode import encode_explicit
+from lockstep_operator.resource.spec import Role, Spec
 
 RENDER_VERSION = 1
 GROUP_FIELDS = ("model", "image", "imagePullPolicy", "imagePullSecrets", "drainTimeoutSeconds")

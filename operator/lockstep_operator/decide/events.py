@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from lockstep_operator import names
-from lockstep_operator.record import Condition, GroupRecord, Status
-from lockstep_operator.state import Observed
+from lockstep_operator.decide.state import Observed
+from lockstep_operator.resource.record import Condition, GroupRecord, Status
 
 MAX_NOTE = 1000
 WARNING = {("Ready", "False"), ("Degraded", "True"), ("PlatformReady", "False")}

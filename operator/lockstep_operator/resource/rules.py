@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from lockstep_operator.fields import Rule
 from lockstep_operator.names import MAX_DEPLOYMENT_AND_ROLE
+from lockstep_operator.resource.fields import Rule
 from lockstep_worker.contract import serve_command
 
 DNS_1035 = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from lockstep_operator.record import Condition, GroupRecord, Status, format_time
-from lockstep_operator.spec import Spec
-from lockstep_operator.state import ACCEPT_LIMIT_S, Observed
+from lockstep_operator.decide.state import ACCEPT_LIMIT_S, Observed
+from lockstep_operator.resource.record import Condition, GroupRecord, Status, format_time
+from lockstep_operator.resource.spec import Spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockstep_operator.diagnose import is_ready
-from lockstep_operator.record import GroupRecord
-from lockstep_operator.revision import compute_revision
-from lockstep_operator.spec import Role, Spec
-from lockstep_operator.state import Group, Observed
+from lockstep_operator.decide.diagnose import is_ready
+from lockstep_operator.decide.revision import compute_revision
+from lockstep_operator.decide.state import Group, Observed
+from lockstep_operator.resource.record import GroupRecord
+from lockstep_operator.resource.spec import Role, Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

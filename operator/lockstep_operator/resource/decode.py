@@ -12,7 +12,7 @@ import typing
 from typing import Any, TypeVar
 
 from lockstep_operator.errors import SpecError
-from lockstep_operator.fields import QUANTITY_PATTERN, Field, Limits, Quantity, list_fields, list_rules
+from lockstep_operator.resource.fields import QUANTITY_PATTERN, Field, Limits, Quantity, list_fields, list_rules
 
 T = TypeVar("T")
 

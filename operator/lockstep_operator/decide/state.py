@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from lockstep_operator.names import FINALIZER
-from lockstep_operator.record import GroupRecord, Status
-from lockstep_operator.spec import Spec
+from lockstep_operator.resource.record import GroupRecord, Status
+from lockstep_operator.resource.spec import Spec
 
 Key = tuple[str, str]
 """A deployment's namespace and name."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from lockstep_operator.record import Failure, GroupRecord, format_time, parse_time
-from lockstep_operator.spec import RestartPolicy
+from lockstep_operator.resource.record import Failure, GroupRecord, format_time, parse_time
+from lockstep_operator.resource.spec import RestartPolicy
 from lockstep_worker.contract import EXIT_CONFIG
 
 MAX_BACKOFF_S = 600
