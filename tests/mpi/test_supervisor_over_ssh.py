@@ -25,14 +25,14 @@ BOUND_S = 60.0
 SSHD = """
 import sys
 from pathlib import Path
-from lockstep_worker.sshd import run_sshd
+from lockstep_worker.launch.sshd import run_sshd
 run_sshd(ssh_dir=Path(sys.argv[1]))
 """
 SUPERVISOR = """
 import dataclasses, os, sys
 from pathlib import Path
 from lockstep_worker.config import Config
-from lockstep_worker.supervisor import look_around, supervise
+from lockstep_worker.launch.supervisor import look_around, supervise
 around = dataclasses.replace(look_around(os.environ), hostfile=Path(sys.argv[2]), ssh_dir=Path(sys.argv[3]))
 sys.exit(supervise(Config.from_json(sys.argv[1]), os.environ, around=around, rank_module="support.mpi_rank"))
 """

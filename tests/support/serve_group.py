@@ -24,7 +24,7 @@ START_BOUND_S = 180.0
 _OTHER_RANK = """
 import os, sys
 from lockstep_worker.config import Config
-from lockstep_worker.supervisor import supervise
+from lockstep_worker.launch.supervisor import supervise
 sys.exit(supervise(Config.from_json(sys.argv[1]), os.environ, rank_module="{module}"))
 """
 

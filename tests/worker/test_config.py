@@ -175,7 +175,7 @@ def test_a_wrong_command_line_ends_with_the_configuration_exit_code(capsys: pyte
 
 def test_help_and_configuration_need_neither_torch_nor_mpi() -> None:
     program = (
-        "import sys; import lockstep_worker.__main__, lockstep_worker.supervisor, lockstep_worker.sshd; "
+        "import sys; import lockstep_worker.__main__, lockstep_worker.launch.supervisor, lockstep_worker.launch.sshd; "
         "print([name for name in ('torch', 'mpi4py', 'fastapi', 'numpy', 'transformers') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=dict(os.environ))

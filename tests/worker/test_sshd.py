@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from lockstep_worker.errors import ConfigError
-from lockstep_worker.sshd import build_settings, run_sshd
+from lockstep_worker.launch.sshd import build_settings, run_sshd
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="needs OpenSSH's client and server")
 PROGRAM = (
-    "import sys; from pathlib import Path; from lockstep_worker.sshd import run_sshd; "
+    "import sys; from pathlib import Path; from lockstep_worker.launch.sshd import run_sshd; "
     "run_sshd(port=int(sys.argv[1]), ssh_dir=Path(sys.argv[2]), address='127.0.0.1')"
 )
 

@@ -11,13 +11,13 @@ import pytest
 from lockstep_worker import contract
 from lockstep_worker.config import Config
 from lockstep_worker.errors import ConfigError
-from lockstep_worker.supervisor import find_mpirun, refuse
+from lockstep_worker.launch.supervisor import find_mpirun, refuse
 
 PROGRAM = """
 import dataclasses, os, sys
 from pathlib import Path
 from lockstep_worker.config import Config
-from lockstep_worker.supervisor import supervise
+from lockstep_worker.launch.supervisor import supervise
 config, module, log = Config.from_json(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 sys.exit(supervise(config, os.environ, rank_module=module, termination_log=log))
 """

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep_worker import hosts as hosts_module
-from lockstep_worker.hosts import HostsMissing, read_hosts, wait_for_hosts
-from lockstep_worker.process import Signals
+from lockstep_worker.launch import hosts as hosts_module
+from lockstep_worker.launch.hosts import HostsMissing, read_hosts, wait_for_hosts
+from lockstep_worker.launch.process import Signals
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_stop_ends_the_waiting() -> None:
 
 def test_signals_are_kept_until_they_are_taken_and_end_a_sleep() -> None:
     program = (
-        "import os, signal, sys, time; from lockstep_worker.process import Signals\n"
+        "import os, signal, sys, time; from lockstep_worker.launch.process import Signals\n"
         "with Signals() as signals:\n"
         "    assert signals.take() is None\n"
         "    os.kill(os.getpid(), signal.SIGTERM); os.kill(os.getpid(), signal.SIGINT)\n"

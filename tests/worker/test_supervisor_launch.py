@@ -7,7 +7,7 @@ import pytest
 
 from lockstep_worker.config import Config
 from lockstep_worker.errors import ConfigError
-from lockstep_worker.launch import Mpirun, Surroundings, build_mpirun, build_rank, is_rank, parse_mpirun_version
+from lockstep_worker.launch.command import Mpirun, Surroundings, build_mpirun, build_rank, is_rank, parse_mpirun_version
 
 CONFIG = Config(model="/models/m", tensor_parallel=4, device="cpu")
 AROUND = Surroundings(python="/env/bin/python", environ={"PATH": "/bin"}, is_root=False, has_gpu=False)

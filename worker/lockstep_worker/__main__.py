@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from lockstep_worker import contract
 from lockstep_worker.config import add_options, load_config
 from lockstep_worker.errors import ConfigError, LockstepError
-from lockstep_worker.sshd import run_sshd
-from lockstep_worker.supervisor import find_mpirun, refuse, supervise
+from lockstep_worker.launch.sshd import run_sshd
+from lockstep_worker.launch.supervisor import find_mpirun, refuse, supervise
 
 Run = Callable[[argparse.Namespace], int]
 

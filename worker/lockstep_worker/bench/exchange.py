@@ -29,7 +29,7 @@ from lockstep_worker.dist.comm import Comm, MpiComm
 from lockstep_worker.errors import LockstepError
 from lockstep_worker.executor.exchange import Exchange, Status
 from lockstep_worker.executor.idle import wait_awake
-from lockstep_worker.launch import Mpirun
+from lockstep_worker.launch.command import Mpirun
 from lockstep_worker.metrics import RankMetrics
 from lockstep_worker.request import Inbound, NewRequest, SamplingParams
 

@@ -22,8 +22,7 @@ from lockstep_worker.config import Config
 from lockstep_worker.errors import ConfigError, LockstepError
 from lockstep_worker.health.abort import Failure
 from lockstep_worker.health.parent import PARENT_VARIABLE
-from lockstep_worker.hosts import read_hosts, wait_for_hosts
-from lockstep_worker.launch import (
+from lockstep_worker.launch.command import (
     RANK_MODULE,
     Launch,
     Mpirun,
@@ -33,8 +32,9 @@ from lockstep_worker.launch import (
     is_rank,
     parse_mpirun_version,
 )
+from lockstep_worker.launch.hosts import read_hosts, wait_for_hosts
+from lockstep_worker.launch.process import Group, Signals
 from lockstep_worker.logs import setup_logs
-from lockstep_worker.process import Group, Signals
 
 log = logging.getLogger(__name__)
 HOSTS_TIMEOUT_S = 300.0

@@ -14,7 +14,7 @@ from typing import Self
 
 from lockstep_worker.health.abort import Failure
 from lockstep_worker.health.parent import die_with_parent
-from lockstep_worker.launch import Launch
+from lockstep_worker.launch.command import Launch
 
 _STDERR = 2
 _TAIL_LINES = 20
