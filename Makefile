@@ -39,11 +39,11 @@ tools: setup ## Debian packages, helm, kubectl, and the control plane's servers 
 	$(PY) -m devcluster tools
 
 ##@ Work on it
-test: tools ## all tests, the end-to-end ones included
-	$(PYTEST)
+test: tools ## all tests, the end-to-end ones included; two at a time, a file's tests together
+	$(PYTEST) -n 2 --dist loadfile
 
 test-fast: setup ## the tests without a cluster and without mpirun
-	$(PYTEST) -m "not cluster and not e2e and not mpi"
+	$(PYTEST) -n 2 --dist loadfile -m "not cluster and not e2e and not mpi"
 
 check: setup ## format, lint, types, layers; changes nothing
 	.venv/bin/ruff format --check .

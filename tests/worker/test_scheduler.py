@@ -187,3 +187,16 @@ def test_a_cancel_frees_everything_in_every_state_and_only_once(state: str) -> N
 
 def test_a_cancel_of_an_unknown_handle_is_ignored() -> None:
     assert not scheduler_of().cancel(5)
+
+
+def test_a_token_that_the_host_has_not_seen_does_not_enter_the_prefix_cache() -> None:
+    scheduler = scheduler_of()
+    add(scheduler, 1, 3)
+    scheduler.schedule()
+    scheduler.schedule()  # its keys and values fill the first block, but nobody knows yet which token it is
+    assert scheduler.table.computed[0] == 4
+    scheduler.cancel(1)
+    add(scheduler, 2, [1, 1, 1, 0, 5])
+    plan = scheduler.schedule()
+    assert plan is not None
+    assert plan.starts.tolist() == [0]
