@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 
 from devcluster.cluster import Cluster
-from devcluster.nodes import start_nodes
-from support.cluster import StartCluster, start_cluster  # noqa: F401
+from support.cluster import StartCluster, ensure_nodes, start_cluster  # noqa: F401
 
 Object = dict[str, Any]
-
-_started = pytest.StashKey[bool]()
 
 
 class AgentPods:
@@ -92,14 +89,9 @@ def processes(words: str) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def nodes(request: pytest.FixtureRequest, start_cluster: StartCluster) -> Cluster:  # noqa: F811
+def nodes(start_cluster: StartCluster) -> Cluster:  # noqa: F811
     """The cluster with two nodes of four GPUs that the tests of this process share."""
-    cluster = start_cluster("nodes")
-    # Each module that imports this fixture has its own copy of it.
-    if not request.config.stash.get(_started, False):
-        start_nodes(cluster, 2, 4)
-        request.config.stash[_started] = True
-    return cluster
+    return ensure_nodes(start_cluster("nodes"))
 
 
 @pytest.fixture

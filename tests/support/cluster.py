@@ -42,7 +42,11 @@ def cluster(start_cluster: StartCluster) -> Cluster:
 @pytest.fixture(scope="session")
 def cluster_with_nodes(start_cluster: StartCluster) -> Cluster:
     """A cluster with two nodes of four GPUs each, Services and DNS, which runs pods as processes."""
-    cluster = start_cluster("nodes")
+    return ensure_nodes(start_cluster("nodes"))
+
+
+def ensure_nodes(cluster: Cluster) -> Cluster:
+    """Starts two nodes of four GPUs each, unless another fixture of this process did."""
     if not cluster.kubectl("get", "nodes", "-o", "name"):
         start_nodes(cluster, 2, 4)
     return cluster
