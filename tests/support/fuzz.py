@@ -34,6 +34,10 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         end_ids=tuple(rng.sample(range(vocab_size), rng.choice([0, 2, 6]))),
         stop_token_ids=tuple(rng.sample(range(vocab_size), rng.choice([0, 0, 5]))),
         min_tokens=rng.choice([0, 0, 1, 4]),
+        repetition_penalty=rng.choice([1.0, 1.0, 1.0, 1.3]),
+        frequency_penalty=rng.choice([0.0, 0.0, 0.0, 0.6]),
+        logit_bias=rng.choice([(), (), ((rng.randrange(vocab_size), 4.0),)]),
+        logprobs=rng.choice([-1, -1, -1, 2]),
     )
 
 
@@ -100,7 +104,8 @@ class Inspector:
         table = self.scheduler.table
         held = [sequence for sequence in table.sequences if sequence is not None]
         assert self.scheduler.num_running == len(held)
-        assert table.num_ineligible == sum(bool(sequence.params.stop_token_ids) for sequence in held)
+        diverted = [bool(one.params.stop_token_ids) or one.params.logprobs >= 0 for one in held]
+        assert table.num_ineligible == sum(diverted)
         assert self.scheduler.num_requests == len(held) + len(self.scheduler.waiting)
 
     def _check_row(self, row: int, start: int, count: int) -> None:
