@@ -20,7 +20,7 @@ from lockstep_worker.contract import METRIC_PREFIX
 PHASES = ("exchange", "admit", "schedule", "launch", "collect", "update", "publish")
 KINDS = ("empty", "decode", "prefill", "mixed")
 OPS = ("exchange", "payload")
-OUTCOMES = ("stop", "length", "cancelled", "disconnect", "refused", "error")
+OUTCOMES = ("stop", "length", "cancelled", "disconnect", "timeout", "refused", "error")
 
 _STEP_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
