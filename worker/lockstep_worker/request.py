@@ -55,6 +55,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unk
     handle: int
     prompt: list[int]
     params: SamplingParams
+    priority: int = 0
+    """Lower runs first; among equals who came first. In int32."""
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_fields=True):

@@ -112,7 +112,7 @@ class Engine:
             if choice.finish_reason is None:
                 choice.handle = next(self._handles)
                 self._choices[choice.handle] = choice
-                self._link.send(NewRequest(choice.handle, choice.prompt, choice.params))
+                self._link.send(NewRequest(choice.handle, choice.prompt, choice.params, generation.priority))
 
     def end(self, generation: Generation, outcome: str, error: ApiError | None) -> None:
         """End a request early: its sequences are cancelled and its responder wakes up."""

@@ -109,13 +109,17 @@ class Generation:
         prompt_tokens: tokens of all prompts, each prompt counted once.
         is_streamed: whether the responder wants to know of every text, or only of the end.
         arrived_s: on the engine's clock.
+        priority: lower runs first.
     """
 
-    def __init__(self, choices: list[Choice], *, prompt_tokens: int, is_streamed: bool, arrived_s: float) -> None:
+    def __init__(
+        self, choices: list[Choice], *, prompt_tokens: int, is_streamed: bool, arrived_s: float, priority: int = 0
+    ) -> None:
         self.choices = choices
         self.prompt_tokens = prompt_tokens
         self.is_streamed = is_streamed
         self.arrived_s = arrived_s
+        self.priority = priority
         self.has_tokens = False
         self.outcome: str | None = None
         """Set once, when it is known how the request ended."""

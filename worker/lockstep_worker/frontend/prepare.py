@@ -138,6 +138,7 @@ class Preparation:
             choices,
             prompt_tokens=sum(map(len, prompts)),
             is_streamed=bool(body.stream),
+            priority=body.priority or 0,
             arrived_s=arrived_s,
         )
 

@@ -139,6 +139,7 @@ class GenerationBody(_Strict):
     top_k: int | None = Field(None, ge=-1, le=MAX_INT32, description="0 and -1 are off.")
     min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    priority: int | None = Field(None, ge=-MAX_INT32 - 1, le=MAX_INT32, description="Lower runs first; 0 if left out.")
     stop: Stop | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
