@@ -53,6 +53,7 @@ def test_the_finish_code_gives_the_reason_and_only_text_is_text(
         "prompt_tokens": prompt_tokens,
         "completion_tokens": len(ids),
         "total_tokens": prompt_tokens + len(ids),
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
     assert reply["object"] == "text_completion"
 
@@ -69,6 +70,20 @@ def test_a_stream_has_the_text_and_the_usage_of_the_whole_answer(frontend: Front
     assert last["choices"] == [] and last["usage"] == whole["usage"]
     assert len({event["id"] for event in [*events, last]}) == 1
     assert "\ufffd" not in reply.text
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_cached_tokens_count_once_for_each_prompt_streamed_or_not(frontend: Frontend, n: int) -> None:
+    frontend.engine.script = say(encode("ab"))
+    frontend.engine.cached_tokens = 3
+    try:
+        body = {"prompt": ["COPY", "COPY ab"], "n": n}
+        whole = frontend.complete(**body).json()
+        *_, last = read_events(frontend.complete(**body, stream=True, stream_options={"include_usage": True}).text)
+    finally:
+        frontend.engine.cached_tokens = 0
+    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 6}
+    assert last["usage"] == whole["usage"]
 
 
 def test_a_stream_without_the_option_has_no_usage(frontend: Frontend) -> None:

@@ -68,6 +68,11 @@ RANK_METRICS: Mapping[str, Definition] = {
     "sampler_update_seconds": Definition("histogram", "Host time of update_requests in one step, by path.", ("path",)),
     "requests_running": Definition("gauge", "Requests that hold a slot."),
     "requests_waiting": Definition("gauge", "Admitted requests that wait for a slot or for blocks."),
+    "queue_seconds": Definition(
+        "histogram",
+        "From a request's arrival at rank 0 to its first slot; rank 0 only.",
+        buckets=_LATENCY_BUCKETS,
+    ),
     "preemptions_total": Definition("counter", "Running requests put back to waiting because blocks ran out."),
     "kv_blocks": Definition("gauge", "Blocks in the pool."),
     "kv_blocks_used": Definition("gauge", "Blocks that running requests hold."),
@@ -155,6 +160,7 @@ class RankMetrics:
         self.rank_skew_seconds: Histogram = one("rank_skew_seconds")
         self.requests_running: Gauge = one("requests_running")
         self.requests_waiting: Gauge = one("requests_waiting")
+        self.queue_seconds: Histogram = one("queue_seconds")
         self.preemptions_total: Counter = one("preemptions_total")
         self.kv_blocks: Gauge = one("kv_blocks")
         self.kv_blocks_used: Gauge = one("kv_blocks_used")

@@ -105,6 +105,16 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
         )
 
 
+class Started(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Requests that got their slot, and what the prefix cache held of their prompts; once a request, before its tokens.
+
+    Only those with something in the cache are told.
+    """
+
+    handles: list[int]
+    cached_tokens: list[int]
+
+
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Rank 0 cannot serve this request; nothing of it was admitted."""
 
@@ -137,5 +147,5 @@ class Drained(msgspec.Struct, frozen=True, array_like=True, tag=5):
     rank: int
 
 
-Outbound = Tokens | Refused | Progress | EngineDown | Drained
+Outbound = Tokens | Started | Refused | Progress | EngineDown | Drained
 """What ranks send to the frontend."""

@@ -48,6 +48,8 @@ class Scheduler:
         self.pool = pool
         self.waiting: list[Sequence] = []
         """In the order of their turns."""
+        self.started: list[Sequence] = []
+        """Who got a slot for the first time in the latest `schedule`, with `cached_tokens` set."""
         self.num_preemptions = 0
         self._max_num_tokens = max_num_tokens
         self._arrivals = 0
@@ -99,6 +101,7 @@ class Scheduler:
 
     def schedule(self) -> Plan | None:
         """Choose the next forward and book it in the table; None when there is nothing to run."""
+        self.started = []
         preemptions = self.num_preemptions
         decodes = self._grant_decodes()
         budget = self._max_num_tokens - decodes.size
@@ -198,8 +201,12 @@ class Scheduler:
             slot = self.table.place(sequence)
             self._running[slot] = None
             self.table.set_blocks(slot, found + self.pool.allocate(missing))
-            self.table.computed[slot] = len(found) * self.pool.block_size
-            count = min(sequence.tokens.size - len(found) * self.pool.block_size, budget)
+            cached = len(found) * self.pool.block_size
+            self.table.computed[slot] = cached
+            if sequence.cached_tokens is None:
+                sequence.cached_tokens = cached
+                self.started.append(sequence)
+            count = min(sequence.tokens.size - cached, budget)
             rows.append(slot)
             counts.append(count)
             budget -= count

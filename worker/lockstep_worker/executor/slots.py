@@ -33,6 +33,8 @@ class Sequence:
     priority: int = 0
     arrival: int = 0
     """Its number among all requests of the group, given by the scheduler."""
+    cached_tokens: int | None = None
+    """Tokens of the prompt that were in the prefix cache when it got its first slot; None before."""
     slot: int = -1
     blocks: list[int] = field(default_factory=list)
 

@@ -28,6 +28,7 @@ from lockstep_worker.request import (
     Progress,
     Refused,
     Shutdown,
+    Started,
     Tokens,
 )
 
@@ -161,6 +162,8 @@ class Engine:
             match message:
                 case Tokens():
                     self._take_tokens(message, changed)
+                case Started(handles, cached_tokens):
+                    self._take_started(handles, cached_tokens)
                 case Progress():
                     self._take_progress(message)
                 case Refused(handle, text, field):
@@ -191,6 +194,11 @@ class Engine:
             if choice.has_text and choice.generation.is_streamed:
                 changed.add(choice.generation)
         self._metrics.generated_tokens_total.inc(num_tokens)
+
+    def _take_started(self, handles: list[int], cached_tokens: list[int]) -> None:
+        for handle, count in zip(handles, cached_tokens, strict=True):
+            if (choice := self._choices.get(handle)) is not None:
+                choice.cached_tokens = count
 
     def _retire(self, choice: Choice, *, is_running: bool) -> None:
         """A choice has ended; one that a stop string ended is still running over there."""

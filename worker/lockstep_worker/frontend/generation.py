@@ -28,16 +28,19 @@ class Choice:
         detokenizer: fresh, for this prompt.
         stops: stop strings, maybe none.
         echo: what the output begins with; not searched for stop strings.
+        is_first: whether it is the first one of its prompt, which counts once.
     """
 
     __slots__ = (
         "_detokenizer",
         "_matcher",
         "_text",
+        "cached_tokens",
         "finish_reason",
         "generation",
         "handle",
         "index",
+        "is_first",
         "last_token_s",
         "num_tokens",
         "params",
@@ -53,12 +56,15 @@ class Choice:
         detokenizer: Detokenizer,
         stops: Sequence[str] = (),
         echo: str = "",
+        is_first: bool = True,
     ) -> None:
         self.index = index
         self.prompt = prompt
         self.params = params
         self.generation: Generation
         self.handle = 0
+        self.is_first = is_first
+        self.cached_tokens = 0
         self.num_tokens = 0
         self.last_token_s = 0.0
         self.finish_reason: str | None = None if params.max_tokens else "length"
@@ -135,6 +141,11 @@ class Generation:
     def completion_tokens(self) -> int:
         """Tokens of all choices, those without text included."""
         return sum(choice.num_tokens for choice in self.choices)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the ranks had in their cache; of equal prompts the first counts, as in `prompt_tokens`."""
+        return sum(choice.cached_tokens for choice in self.choices if choice.is_first)
 
     def finish(self) -> None:
         """All choices have ended by themselves."""

@@ -123,7 +123,7 @@ class Preparation:
     def _build(self, body: GenerationBody, prompts: list[list[int]], echoes: list[str], arrived_s: float) -> Generation:
         choices: list[Choice] = []
         for prompt, echo in zip(prompts, echoes, strict=True):
-            for params in self._params(body, len(prompt)):
+            for number, params in enumerate(self._params(body, len(prompt))):
                 choices.append(
                     Choice(
                         index=len(choices),
@@ -132,6 +132,7 @@ class Preparation:
                         detokenizer=self._tokenizer.detokenizer(prompt),
                         stops=body.stop_strings,
                         echo=echo,
+                        is_first=number == 0,
                     )
                 )
         return Generation(
