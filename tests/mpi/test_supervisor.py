@@ -43,7 +43,7 @@ class Run:
             device="cpu",
             drain_timeout=drain_timeout,
         )
-        environ = {**os.environ, "PYTHONPATH": str(TESTS)}
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", "")))}
         environ.pop("OMP_NUM_THREADS", None)
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, config.to_json(), str(self.termination_log)],
@@ -147,6 +147,15 @@ def test_a_killed_rank_ends_the_group_and_is_named(start: Start) -> None:
     assert all_gone(pids)
 
 
+def test_a_killed_rank_is_the_cause_and_not_the_peer_that_lost_it(start: Start) -> None:
+    run = start("lost")
+    assert run.end()[0] == 128 + signal.SIGKILL
+    message = run.message()
+    assert (message["reason"], message["rank"]) == ("Signal9", 1)
+    assert "rank 1 was ended by a signal" in str(message["message"])
+    assert "rank 0 failed: RuntimeError: Connection reset by peer" in str(message["message"])
+
+
 def test_a_killed_mpirun_leaves_no_rank(start: Start) -> None:
     run = start("wait")
     pids = run.pids()
@@ -209,7 +218,7 @@ def test_ranks_on_a_cpu_get_one_thread_each(start: Start) -> None:
 def test_a_supervisor_that_mpirun_started_is_a_rank_itself(tmp_path: Path) -> None:
     config = Config(model=str(tmp_path), served_model_name="exit", tensor_parallel=2, device="cpu")
     mpirun = Path(sys.executable).parent / "mpirun"
-    environ = {**os.environ, "PYTHONPATH": str(TESTS)}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", "")))}
     environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     ours = [sys.executable, "-c", PROGRAM, config.to_json(), str(tmp_path / "termination-log")]
     command = [str(mpirun), "-n", "2", "--map-by", ":OVERSUBSCRIBE", *ours]

@@ -24,6 +24,7 @@ from lockstep_worker.request import (
     Progress,
     Refused,
     Shutdown,
+    Started,
     Tokens,
 )
 
@@ -82,6 +83,8 @@ class ScriptedEngine:
         self.step_s = step_s
         self.is_silent = is_silent
         self.refusal: str | None = None
+        self.cached_tokens = 0
+        """What each request is told to have found in the cache."""
         self.requests: list[NewRequest] = []
         self.cancelled: list[int] = []
         self.is_shut_down = False
@@ -148,6 +151,8 @@ class ScriptedEngine:
                         self._send(Refused(request.handle, self.refusal, "prompt"))
                     else:
                         self._wanted[request.handle] = request.params.logprobs
+                        if self.cached_tokens:
+                            self._send(Started([request.handle], [self.cached_tokens]))
                         self._running[request.handle] = iter(self.script(request))
                 case Cancel(handle):
                     self.cancelled.append(handle)

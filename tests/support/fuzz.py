@@ -20,7 +20,8 @@ def random_requests(rng: random.Random, count: int, vocab_size: int, longest: in
         prompt = [rng.randrange(vocab_size) for _ in range(rng.choice([1, 2, rng.randrange(1, longest)]))]
         if rng.random() < 0.5:
             prompt = shared[: rng.randrange(1, longest)] + prompt[:1]
-        requests.append(NewRequest(handle, prompt[:longest], random_params(rng, vocab_size)))
+        params, priority = random_params(rng, vocab_size), rng.choice([0, 0, 0, -1, 3])
+        requests.append(NewRequest(handle, prompt[:longest], params, priority))
     return requests
 
 
@@ -77,6 +78,7 @@ class Inspector:
 
     scheduler: Scheduler
     max_num_tokens: int
+    _running: set[int] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     """Which kinds of situation came up, so that a test can ask for them."""
 
@@ -95,10 +97,18 @@ class Inspector:
             self.seen.add("chunk")
 
     def _check_order(self) -> None:
-        """Nobody overtakes: who runs came before who waits, and both stand in the order of arrival."""
-        running = [self.scheduler.table.sequence(slot).handle for slot in self.scheduler._running]
-        handles = running + [sequence.handle for sequence in self.scheduler.waiting]
-        assert handles == sorted(handles)
+        """Nobody overtakes: the queue stands by priority, then arrival; no newcomer's turn was after one who waits."""
+        running = [self.scheduler.table.sequence(slot) for slot in self.scheduler._running]
+        waiting = [(sequence.priority, sequence.handle) for sequence in self.scheduler.waiting]
+        assert waiting == sorted(waiting)
+        newcomers = [(one.priority, one.handle) for one in running if one.handle not in self._running]
+        assert not newcomers or not waiting or max(newcomers) < waiting[0]
+        self._running = {one.handle for one in running}
+        for priority in {one.priority for one in running}:
+            equals = [one.handle for one in (*running, *self.scheduler.waiting) if one.priority == priority]
+            assert equals == sorted(equals)
+        if newcomers and any(handle < max(newcomers)[1] for _, handle in waiting):
+            self.seen.add("overtakes by priority")
 
     def _check_counts(self) -> None:
         table = self.scheduler.table

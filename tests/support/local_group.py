@@ -17,7 +17,7 @@ from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.metrics import RankMetrics
 from lockstep_worker.model.cache import BlockPool
 from lockstep_worker.model.forward import Model
-from lockstep_worker.request import FinishCode, Inbound, NewRequest, SamplingParams, Shutdown
+from lockstep_worker.request import FinishCode, Inbound, NewRequest, SamplingParams, Shutdown, Started
 
 
 class Watch(Launcher):
@@ -52,10 +52,14 @@ class Record:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     codes: dict[int, FinishCode] = field(default_factory=dict)
     logprobs: dict[int, list[tuple[float, list[int], list[float]]]] = field(default_factory=dict)
+    cached: dict[int, int] = field(default_factory=dict)
     messages: int = 0
 
     def send(self, message: object) -> None:
-        pass
+        if isinstance(message, Started):
+            assert not self.cached.keys() & set(message.handles), "a request is told twice"
+            assert not self.tokens.keys() & set(message.handles), "it is told after the first token"
+            self.cached.update(zip(message.handles, message.cached_tokens, strict=True))
 
     def publish(self, step, handle_of, sampled, cancelled) -> None:
         self.messages += 1

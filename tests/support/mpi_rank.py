@@ -57,6 +57,13 @@ def act(behaviour: str, rank: int, abort: Callable[[int], None] | None) -> None:
         guard = CrashGuard(rank=rank, mpi_abort=abort, notify=None)
         guard.arm(KeyError("slot 7"))
         guard.end()
+    if behaviour == "lost":
+        if rank == 1:
+            time.sleep(1)  # the peer speaks first, as one whose collective broke does
+            os.kill(os.getpid(), signal.SIGKILL)
+        guard = CrashGuard(rank=rank, mpi_abort=None, notify=None)
+        guard.arm(RuntimeError("Connection reset by peer"))
+        time.sleep(60)
     if behaviour == "raise" and rank == 1:
         raise RuntimeError("uncaught")
     if behaviour == "exit":

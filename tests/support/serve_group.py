@@ -39,8 +39,8 @@ class ServeGroup:
 
     def __init__(self, *, rank_module: str | None = None, **options: Any) -> None:
         self.ranks: int = options.setdefault("tensor_parallel", 2)
-        self.port, metrics_port = free_ports(1 + self.ranks)
-        options |= {"model": str(MODEL), "port": self.port, "metrics_port": metrics_port, "device": "cpu"}
+        self.port, self.metrics_port = free_ports(1 + self.ranks)
+        options |= {"model": str(MODEL), "port": self.port, "metrics_port": self.metrics_port, "device": "cpu"}
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = subprocess.Popen(
             _command(rank_module, options), env=_environ(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -72,6 +72,12 @@ class ServeGroup:
             if "OMPI_COMM_WORLD_RANK" in variables:
                 found[int(variables["OMPI_COMM_WORLD_RANK"])] = pid
         return found
+
+    def rank_metric(self, name: str, rank: int = 0) -> float:
+        """Read one series without further labels from a rank's own metrics."""
+        text = httpx.get(f"http://127.0.0.1:{self.metrics_port + rank}/metrics").text
+        [line] = [line for line in text.splitlines() if line.startswith(f'{name}{{rank="{rank}"}} ')]
+        return float(line.rsplit(" ", 1)[1])
 
     def complete(self, prompt: list[int] | str, **body: Any) -> dict[str, Any]:
         """Ask for a greedy completion; it must be answered."""
@@ -172,7 +178,8 @@ def _command(rank_module: str | None, options: dict[str, Any]) -> list[str]:
 def _environ() -> dict[str, str]:
     tests = Path(__file__).parents[1]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
-    return environ | {"PYTHONPATH": os.pathsep.join((str(tests), str(tests.parent)))}
+    path = (str(tests), str(tests.parent), environ.get("PYTHONPATH", ""))
+    return environ | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def _read_proc(pid: int, name: str) -> str:

@@ -53,6 +53,7 @@ def test_the_finish_code_gives_the_reason_and_only_text_is_text(
         "prompt_tokens": prompt_tokens,
         "completion_tokens": len(ids),
         "total_tokens": prompt_tokens + len(ids),
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
     assert reply["object"] == "text_completion"
 
@@ -69,6 +70,20 @@ def test_a_stream_has_the_text_and_the_usage_of_the_whole_answer(frontend: Front
     assert last["choices"] == [] and last["usage"] == whole["usage"]
     assert len({event["id"] for event in [*events, last]}) == 1
     assert "\ufffd" not in reply.text
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_cached_tokens_count_once_for_each_prompt_streamed_or_not(frontend: Frontend, n: int) -> None:
+    frontend.engine.script = say(encode("ab"))
+    frontend.engine.cached_tokens = 3
+    try:
+        body = {"prompt": ["COPY", "COPY ab"], "n": n}
+        whole = frontend.complete(**body).json()
+        *_, last = read_events(frontend.complete(**body, stream=True, stream_options={"include_usage": True}).text)
+    finally:
+        frontend.engine.cached_tokens = 0
+    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 6}
+    assert last["usage"] == whole["usage"]
 
 
 def test_a_stream_without_the_option_has_no_usage(frontend: Frontend) -> None:
@@ -202,7 +217,10 @@ def test_every_field_reaches_the_ranks(frontend: Frontend) -> None:
     fields = {"temperature": 0, "top_p": 0.5, "top_k": 7, "min_p": 0.25, "seed": 42, "max_tokens": 9}
     fields |= {"repetition_penalty": 1.5, "presence_penalty": -0.5, "frequency_penalty": 2, "logprobs": 4}
     bias = {"447": -100, "0": 100, "5": 0.5}
-    assert frontend.complete(**fields, min_tokens=3, stop_token_ids=[9, 8, 9], logit_bias=bias).status_code == 200
+    fields |= {"logit_bias": bias, "priority": -3}
+    assert frontend.complete(**fields, min_tokens=3, stop_token_ids=[9, 8, 9]).status_code == 200
+    assert frontend.engine.requests[-1].priority == fields.pop("priority")
+    fields.pop("logit_bias")
     assert frontend.engine.requests[-1].params == SamplingParams(
         **fields,
         min_tokens=3,
@@ -219,6 +237,7 @@ def test_left_out_fields_have_no_effect(frontend: Frontend) -> None:
     assert frontend.complete(**nothing, top_k=-1, frequency_penalty=0).status_code == 200
     params = frontend.engine.requests[-1].params
     prompt = frontend.engine.requests[-1].prompt
+    assert frontend.engine.requests[-1].priority == 0
     assert params == SamplingParams(max_tokens=CONTEXT - len(prompt), seed=params.seed, end_ids=(END_ID,))
 
 

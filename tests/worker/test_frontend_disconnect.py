@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lockstep_worker.metrics import OUTCOMES
 from support.engine import say, say_forever
 from support.frontend import Frontend, encode, start_frontend, wait_until
 
@@ -80,7 +81,7 @@ def test_a_client_that_reads_slowly_gets_everything(frontend: Frontend) -> None:
 
 def test_every_request_ends_in_one_outcome(frontend: Frontend) -> None:
     def outcomes() -> dict[str, float]:
-        names = ("stop", "length", "cancelled", "disconnect", "refused", "error")
+        names = OUTCOMES
         return {name: frontend.metric(f'lockstep_requests_total{{outcome="{name}"}}') for name in names}
 
     wait_until(lambda: frontend.metric("lockstep_requests_in_flight") == 0, 10)
@@ -92,7 +93,7 @@ def test_every_request_ends_in_one_outcome(frontend: Frontend) -> None:
     assert frontend.complete(max_tokens=0, echo=True).status_code == 200
     wait_until(lambda: frontend.metric("lockstep_requests_in_flight") == 0, 10)
     changes = {name: value - before[name] for name, value in outcomes().items()}
-    assert changes == {"stop": 1, "length": 2, "cancelled": 0, "disconnect": 0, "refused": 0, "error": 0}
+    assert changes == dict.fromkeys(OUTCOMES, 0) | {"stop": 1, "length": 2}
 
 
 def test_tokens_and_times_are_counted(frontend: Frontend) -> None:

@@ -174,3 +174,20 @@ class Limited(Script):
         if self.steps < 0:
             raise StopIteration
         return []
+
+
+def test_what_the_cache_held_of_a_prompt_is_told_once_and_the_wait_for_a_slot_observed(model: Model) -> None:
+    group = LocalGroup(model, max_batch_size=1, block_size=4, num_blocks=64)
+    prompt = [*range(9)]
+    record = group.run(
+        [[NewRequest(handle, prompt, greedy(2)) for handle in (1, 2, 3)], [NewRequest(4, PROMPT, greedy(2))]]
+    )
+    assert record.cached == {2: 8, 3: 8}
+    assert group.registry.get_sample_value("lockstep_queue_seconds_count", {"rank": "0"}) == 4
+
+
+def test_a_preempted_request_is_not_told_of_its_own_blocks(model: Model) -> None:
+    group = LocalGroup(model, block_size=4, num_blocks=8)
+    record = group.run([[NewRequest(handle, [handle] * 6, greedy(16)) for handle in (1, 2)]])
+    assert group.scheduler.num_preemptions > 0
+    assert record.cached == {}

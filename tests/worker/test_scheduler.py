@@ -1,51 +1,10 @@
-"""Who runs when: the scheduler alone, with the device's results written by hand."""
+"""Who runs when."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from lockstep_worker.executor.scheduler import Plan, Scheduler
-from lockstep_worker.executor.slots import Sequence, SlotTable
-from lockstep_worker.executor.update import Sampled, update_requests
-from lockstep_worker.model.cache import BlockPool
-from lockstep_worker.request import NewRequest, SamplingParams
-from support.tables import CPU
-
-CONTEXT = 64
-BLOCK = 4
-
-
-def scheduler_of(*, slots: int = 4, blocks: int = 40, budget: int = 16) -> Scheduler:
-    table = SlotTable(slots, CONTEXT, CONTEXT // BLOCK, CPU, vocab_size=1000)
-    return Scheduler(table, BlockPool(blocks, BLOCK), budget)
-
-
-def add(scheduler: Scheduler, handle: int, prompt: int | list[int], max_tokens: int = 8) -> None:
-    ids = [handle] * prompt if isinstance(prompt, int) else prompt
-    scheduler.add(Sequence.of(NewRequest(handle, ids, SamplingParams(max_tokens=max_tokens)), CONTEXT))
-
-
-def handles(scheduler: Scheduler, plan: Plan | None) -> list[int]:
-    return [] if plan is None else scheduler.table.handle[plan.rows].tolist()
-
-
-def collect(scheduler: Scheduler, plan: Plan | None) -> None:
-    """Do what the loop does with a forward that is done: token 9 for each row that samples; full rows end."""
-    if plan is None:
-        return
-    table, rows = scheduler.table, plan.rows[plan.samples]
-    tokens = np.full(rows.size, 9)
-    update_requests(table, Sampled(rows, table.incarnation[rows], tokens, np.zeros(rows.size, dtype=np.uint8)))
-    for slot in rows[table.length[rows] >= table.limit[rows]].tolist():
-        scheduler.finish(slot)
-    scheduler.pool.check()
-
-
-def step(scheduler: Scheduler) -> Plan | None:
-    plan = scheduler.schedule()
-    collect(scheduler, plan)
-    return plan
+from support.scheduling import add, collect, handles, scheduler_of, step
 
 
 def test_an_empty_scheduler_plans_nothing() -> None:

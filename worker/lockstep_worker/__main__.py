@@ -7,6 +7,7 @@ subcommand that needs them imports them when it runs.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -51,6 +52,13 @@ def _bench_exchange(arguments: argparse.Namespace) -> dict[str, Any]:
     return run_exchange(arguments.ranks, arguments.steps, find_mpirun(sys.executable), os.environ)
 
 
+def _bench_serve(arguments: argparse.Namespace) -> dict[str, Any]:
+    from lockstep_worker.bench.serve import Load, measure_serve  # noqa: PLC0415
+
+    given = vars(arguments)
+    return measure_serve(Load(**{field.name: given[field.name] for field in dataclasses.fields(Load)}))
+
+
 def _bench(arguments: argparse.Namespace) -> int:
     _refuse_unknown(arguments)
     try:
@@ -73,6 +81,18 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def _positives(text: str) -> tuple[int, ...]:
+    return tuple(_positive(part) for part in text.split(","))
+
+
+def _length(text: str) -> tuple[int, int]:
+    least, _, most = text.partition(":")
+    span = _positive(least), _positive(most or least)
+    if span[0] > span[1]:
+        raise argparse.ArgumentTypeError(f"{text!r}: the least is above the most")
+    return span
 
 
 def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -115,9 +135,43 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     exchange.add_argument("--ranks", type=_positive, default=2, help="ranks on this host (default: %(default)s)")
     exchange.add_argument("--steps", type=_positive, default=300, help="timed steps of a kind (default: %(default)s)")
     exchange.set_defaults(measure=_bench_exchange)
-    for part in (update, exchange):
+    serve = parts.add_parser("serve", help="latencies and rates of a running server, over HTTP and streamed")
+    _add_bench_serve(serve)
+    for part in (update, exchange, serve):
         part.add_argument("--json", action="store_true", help="print the result on one line")
         part.set_defaults(run=_bench)
+
+
+def _add_bench_serve(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument("--url", required=True, help="the server, as http://127.0.0.1:8000")
+    serve.add_argument("--model", required=True, metavar="NAME", help="the name that the server knows it by")
+    serve.add_argument(
+        "--concurrency", type=_positives, default=(1, 8, 32), metavar="N,...", help="levels (default: 1,8,32)"
+    )
+    serve.add_argument(
+        "--requests", type=_positive, metavar="N", help="of each level (default: four a connection, at least 16)"
+    )
+    for name, default in (("input", 128), ("output", 64)):
+        serve.add_argument(
+            f"--{name}-length",
+            type=_length,
+            default=(default, default),
+            metavar="N[:M]",
+            help=f"{name} tokens, or from N to M drawn evenly (default: {default})",
+        )
+    serve.add_argument("--vocab-size", type=_positive, default=400, help="prompt ids lie below (default: %(default)s)")
+    serve.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
+    serve.add_argument("--seed", type=int, default=0, help="of prompts and lengths (default: %(default)s)")
+    serve.add_argument(
+        "--timeout",
+        dest="timeout_s",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="of one request (default: 600)",
+    )
+    serve.add_argument("--api-key-file", metavar="FILE", help="the key to send")
+    serve.set_defaults(measure=_bench_serve)
 
 
 def build_parser() -> argparse.ArgumentParser:

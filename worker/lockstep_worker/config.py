@@ -63,6 +63,9 @@ class Config:
     max_batch_size: int = declare(64, "engine", "requests that run at once (slots)", low=1, high=1024)
     max_num_tokens: int = declare(2048, "engine", "tokens that one step may process", low=1, high=1 << 20)
     max_queued: int = declare(4096, "engine", "requests that may wait; more are refused with 429", low=1)
+    request_timeout: float = declare(
+        0.0, "engine", "seconds from a request's arrival to its end, then 504; 0 is off", low=0, metavar="SECONDS"
+    )
     overlap: bool = declare(True, "engine", "launch a step before the previous one's tokens are read")
 
     block_size: int = declare(16, "KV cache", "tokens in one block", low=1, high=1024)

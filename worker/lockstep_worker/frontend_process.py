@@ -104,6 +104,7 @@ class FrontendProcess:
             port=config.port,
             api_key=read_api_key(config.api_key_file),
             max_queued=config.max_queued,
+            request_timeout_s=config.request_timeout,
             drain_timeout_s=config.drain_timeout,
             ready_timeout_s=READY_TIMEOUT_S,
             log_level=config.log_level,

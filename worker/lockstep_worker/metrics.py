@@ -20,7 +20,7 @@ from lockstep_worker.contract import METRIC_PREFIX
 PHASES = ("exchange", "admit", "schedule", "launch", "collect", "update", "publish")
 KINDS = ("empty", "decode", "prefill", "mixed")
 OPS = ("exchange", "payload")
-OUTCOMES = ("stop", "length", "cancelled", "disconnect", "refused", "error")
+OUTCOMES = ("stop", "length", "cancelled", "disconnect", "timeout", "refused", "error")
 
 _STEP_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
@@ -68,6 +68,11 @@ RANK_METRICS: Mapping[str, Definition] = {
     "sampler_update_seconds": Definition("histogram", "Host time of update_requests in one step, by path.", ("path",)),
     "requests_running": Definition("gauge", "Requests that hold a slot."),
     "requests_waiting": Definition("gauge", "Admitted requests that wait for a slot or for blocks."),
+    "queue_seconds": Definition(
+        "histogram",
+        "From a request's arrival at rank 0 to its first slot; rank 0 only.",
+        buckets=_LATENCY_BUCKETS,
+    ),
     "preemptions_total": Definition("counter", "Running requests put back to waiting because blocks ran out."),
     "kv_blocks": Definition("gauge", "Blocks in the pool."),
     "kv_blocks_used": Definition("gauge", "Blocks that running requests hold."),
@@ -155,6 +160,7 @@ class RankMetrics:
         self.rank_skew_seconds: Histogram = one("rank_skew_seconds")
         self.requests_running: Gauge = one("requests_running")
         self.requests_waiting: Gauge = one("requests_waiting")
+        self.queue_seconds: Histogram = one("queue_seconds")
         self.preemptions_total: Counter = one("preemptions_total")
         self.kv_blocks: Gauge = one("kv_blocks")
         self.kv_blocks_used: Gauge = one("kv_blocks_used")

@@ -10,6 +10,7 @@ import gc
 import logging
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,10 +91,12 @@ class Rank:
         config, comm = self.config, self.comm
         device = choose_device(config.device, local_rank())
         log.info("loading %s on %s as rank %d of %d", config.model, device, comm.rank, comm.size)
+        start = time.monotonic()
         group = form_group(comm, device)
         model = load_model(
             config.model, device=device, dtype=config.dtype, tp_rank=comm.rank, tp_size=comm.size, tp_group=group
         )
+        log.info("the weights are there after %.1f s", time.monotonic() - start)
         max_model_len = choose_max_model_len(config.max_model_len, model.max_model_len)
         mine = choose_num_blocks(config, model.kv_bytes_per_block(config.block_size), max_model_len, device)
         num_blocks = min(row[0] for row in comm.gather_once([mine]))  # also: every rank has loaded its part

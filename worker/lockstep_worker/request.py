@@ -69,6 +69,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unk
     handle: int
     prompt: list[int]
     params: SamplingParams
+    priority: int = 0
+    """Lower runs first; among equals who came first. In int32."""
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_fields=True):
@@ -160,6 +162,16 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
         )
 
 
+class Started(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Requests that got their slot, and what the prefix cache held of their prompts; once a request, before its tokens.
+
+    Only those with something in the cache are told.
+    """
+
+    handles: list[int]
+    cached_tokens: list[int]
+
+
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Rank 0 cannot serve this request; nothing of it was admitted."""
 
@@ -192,5 +204,5 @@ class Drained(msgspec.Struct, frozen=True, array_like=True, tag=5):
     rank: int
 
 
-Outbound = Tokens | Refused | Progress | EngineDown | Drained
+Outbound = Tokens | Started | Refused | Progress | EngineDown | Drained
 """What ranks send to the frontend."""

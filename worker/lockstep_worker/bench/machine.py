@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 
 def describe_machine() -> dict[str, Any]:
@@ -19,8 +19,7 @@ def describe_machine() -> dict[str, Any]:
         "load_average": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": torch.__version__,
+        **{name: metadata.version(name) for name in ("lockstep", "numpy", "torch")},
     }
 
 

@@ -63,6 +63,8 @@ def check_request(request: NewRequest, limits: Limits) -> None:
         raise RequestError(f"prompt has {length} tokens; the limit is 1 to {limits.max_model_len - 1}", "prompt")
     if min(request.prompt) < 0 or max(request.prompt) >= limits.vocab_size:
         raise RequestError(f"prompt holds a token id outside 0 to {limits.vocab_size - 1}", "prompt")
+    if not -_INT32 - 1 <= request.priority <= _INT32:
+        raise RequestError(f"priority is {request.priority}; the limits are {-_INT32 - 1} to {_INT32}", "priority")
     _check_params(params, limits.vocab_size)
     most = min(length + params.max_tokens, limits.max_model_len)
     needed = -(-most // limits.block_size)

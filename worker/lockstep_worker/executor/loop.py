@@ -123,6 +123,7 @@ class Loop:
 
     def _schedule(self) -> Plan | None:
         plan = self._scheduler.schedule()
+        self._reporter.tell_started()
         if plan is not None:
             self._digest = zlib.crc32(plan.counts.tobytes(), zlib.crc32(plan.rows.tobytes(), self._digest))
         self._timer.mark("schedule")
@@ -180,10 +181,9 @@ class Loop:
         """Enter the next step's exchange, so that it completes under the forward and the host's tail."""
         source, pool = self._parts.source, self._scheduler.pool
         self._step += 1
-        self._exchange.post(
-            Status(self._step, self._scheduler.num_requests, pool.num_free, self._digest),
-            source.take() if source else [],
-        )
+        items = source.take() if source else []
+        self._reporter.note_arrivals(items)
+        self._exchange.post(Status(self._step, self._scheduler.num_requests, pool.num_free, self._digest), items)
         self._timer.mark("exchange")
 
     def _next(self) -> Exchanged:

@@ -8,7 +8,7 @@ from lockstep_worker.executor.idle import BEAT_S
 from lockstep_worker.executor.publish import Publisher
 from lockstep_worker.executor.scheduler import Plan, Scheduler
 from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.request import Progress
+from lockstep_worker.request import Cancel, Inbound, NewRequest, Progress, Started
 
 
 class Reporter:
@@ -27,6 +27,7 @@ class Reporter:
         self._publisher = publisher
         self._told_at = 0.0
         self._seen = (0, 0, 0)
+        self._arrived_s: dict[int, float] = {}
         metrics.kv_blocks.set(self._pool.num_blocks)
 
     def step(self, plan: Plan | None) -> None:
@@ -55,6 +56,29 @@ class Reporter:
         scheduler, pool = self._scheduler, self._pool
         used = pool.num_blocks - pool.num_free
         self._publisher.send(Progress(0, scheduler.num_running, len(scheduler.waiting), used, pool.num_blocks))
+
+    def note_arrivals(self, items: list[Inbound]) -> None:
+        """Remember when requests came; only rank 0 has items, and nothing but its histogram depends on the time."""
+        now = time.monotonic()
+        for item in items:
+            match item:
+                case NewRequest(handle):
+                    self._arrived_s[handle] = now
+                case Cancel(handle):
+                    self._arrived_s.pop(handle, None)
+
+    def tell_started(self) -> None:
+        """Observe how long requests waited for their first slot, and tell the frontend what the cache had of them."""
+        started = self._scheduler.started
+        if not started or self._publisher is None:
+            return
+        now = time.monotonic()
+        for sequence in started:
+            if (arrived_s := self._arrived_s.pop(sequence.handle, None)) is not None:
+                self._metrics.queue_seconds.observe(now - arrived_s)
+        found = {sequence.handle: sequence.cached_tokens or 0 for sequence in started if sequence.cached_tokens}
+        if found:
+            self._publisher.send(Started(list(found), list(found.values())))
 
     def _count_totals(self) -> None:
         """Carry the scheduler's and the pool's own totals over into counters."""

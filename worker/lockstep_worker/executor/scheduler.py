@@ -6,7 +6,7 @@ anything else that is one rank's own.
 
 from __future__ import annotations
 
-from collections import deque
+import bisect
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,8 +33,9 @@ class Plan:
 class Scheduler:
     """The waiting queue and the running rows.
 
-    First come, first served. A running request never waits for a newcomer; when blocks run out the youngest running
-    request goes back to the head of the queue and is computed anew later.
+    The lowest priority number first, and among equals first come, first served; none overtakes one before it that does
+    not fit. A running request never waits for a newcomer, whatever its priority. When blocks run out the running
+    request whose turn would come last goes back to its place in the queue and is computed anew later.
 
     Args:
         table: where running requests live.
@@ -45,9 +46,13 @@ class Scheduler:
     def __init__(self, table: SlotTable, pool: BlockPool, max_num_tokens: int) -> None:
         self.table = table
         self.pool = pool
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
+        """In the order of their turns."""
+        self.started: list[Sequence] = []
+        """Who got a slot for the first time in the latest `schedule`, with `cached_tokens` set."""
         self.num_preemptions = 0
         self._max_num_tokens = max_num_tokens
+        self._arrivals = 0
         self._running: dict[int, None] = {}  # slots in order of admission
         self._by_handle: dict[int, Sequence] = {}
         self._blocked_at = (
@@ -66,8 +71,15 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a validated request."""
+        self._arrivals += 1
+        sequence.arrival = self._arrivals
         self._by_handle[sequence.handle] = sequence
-        self.waiting.append(sequence)
+        self._queue(sequence)
+
+    def _queue(self, sequence: Sequence) -> None:
+        bisect.insort(self.waiting, sequence, key=_turn)
+        if self.waiting[0] is sequence:
+            self._blocked_at = -1
 
     def cancel(self, handle: int) -> bool:
         """End a request wherever it is; False when there is none of that handle (it ended before)."""
@@ -89,6 +101,7 @@ class Scheduler:
 
     def schedule(self) -> Plan | None:
         """Choose the next forward and book it in the table; None when there is nothing to run."""
+        self.started = []
         preemptions = self.num_preemptions
         decodes = self._grant_decodes()
         budget = self._max_num_tokens - decodes.size
@@ -128,18 +141,18 @@ class Scheduler:
         return rows
 
     def _grow(self, slot: int) -> None:
-        """Give a row one more block, sending back the youngest rows until there is one."""
+        """Give a row one more block, sending back the rows whose turn is last until there is one."""
         while not self.pool.num_free:
-            youngest = next(reversed(self._running))
-            self._preempt(youngest)
-            if youngest == slot:
+            last = max(self._running, key=lambda running: self.table.sequence(running).turn)
+            self._preempt(last)
+            if last == slot:
                 return
         self._commit(slot)
         self.table.set_blocks(slot, self.pool.allocate(1))
 
     def _preempt(self, slot: int) -> None:
-        """Send a row back to the queue's head; its token in flight is dropped and will be drawn again, the same."""
-        self.waiting.appendleft(self._vacate(slot))
+        """Send a row back to the queue; its token in flight is dropped and will be drawn again, the same."""
+        self._queue(self._vacate(slot))
         self._blocked_at = -1
         self.num_preemptions += 1
 
@@ -184,12 +197,16 @@ class Scheduler:
                 self._blocked_at = self.pool.num_free
                 return
             self._blocked_at = -1
-            self.waiting.popleft()
+            del self.waiting[0]
             slot = self.table.place(sequence)
             self._running[slot] = None
             self.table.set_blocks(slot, found + self.pool.allocate(missing))
-            self.table.computed[slot] = len(found) * self.pool.block_size
-            count = min(sequence.tokens.size - len(found) * self.pool.block_size, budget)
+            cached = len(found) * self.pool.block_size
+            self.table.computed[slot] = cached
+            if sequence.cached_tokens is None:
+                sequence.cached_tokens = cached
+                self.started.append(sequence)
+            count = min(sequence.tokens.size - cached, budget)
             rows.append(slot)
             counts.append(count)
             budget -= count
@@ -204,3 +221,7 @@ class Scheduler:
         for slot in rows[num_decodes:].tolist():
             self._commit(slot)
         return Plan(rows, starts, counts, samples, num_decodes)
+
+
+def _turn(sequence: Sequence) -> tuple[int, int]:
+    return sequence.turn

@@ -30,6 +30,11 @@ class Sequence:
     """The length that ends it: prompt plus max_tokens, at most the model's context."""
     tokens: Int32
     """The prompt; after a preemption also what was generated before."""
+    priority: int = 0
+    arrival: int = 0
+    """Its number among all requests of the group, given by the scheduler."""
+    cached_tokens: int | None = None
+    """Tokens of the prompt that were in the prefix cache when it got its first slot; None before."""
     slot: int = -1
     blocks: list[int] = field(default_factory=list)
 
@@ -38,7 +43,12 @@ class Sequence:
         """Start one from a validated request."""
         prompt = np.array(request.prompt, dtype=np.int32)
         limit = min(prompt.size + request.params.max_tokens, max_model_len)
-        return cls(request.handle, request.params, prompt.size, limit, prompt)
+        return cls(request.handle, request.params, prompt.size, limit, prompt, request.priority)
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Whose turn it is: the least runs first and is sent back last."""
+        return self.priority, self.arrival
 
 
 class SlotTable:

@@ -71,7 +71,7 @@ def _describe_validation(errors: Any) -> ApiError:
     first = errors[0]
     if first["type"] == "json_invalid":
         return ApiError(400, f"The body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}.")
-    path = [str(part) for part in first["loc"] if part != "body"]
+    path = [str(part) for part in first["loc"] if part not in {"body", "header"}]
     field = ".".join(path) or None
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"{field} is not a field of this request.", field)

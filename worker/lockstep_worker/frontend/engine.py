@@ -6,6 +6,7 @@ refused, cancelled, or lost with the engine. Knows the link and the generations,
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import time
@@ -27,6 +28,7 @@ from lockstep_worker.request import (
     Progress,
     Refused,
     Shutdown,
+    Started,
     Tokens,
 )
 
@@ -57,7 +59,8 @@ class Engine:
         self._on_drained = on_drained
         self._handles = itertools.count(1)
         self._choices: dict[int, Choice] = {}
-        self._open: set[Generation] = set()
+        self._open: dict[Generation, asyncio.TimerHandle | None] = {}
+        """Each request with the timer of its deadline, if it has one."""
         self._progress_s: float | None = None
         self._lost: ApiError | None = None
         self._link = Link(
@@ -88,8 +91,12 @@ class Engine:
             return None
         return ApiError(503, f"The engine has shown no progress for {age_s:.1f} seconds.", code="engine_stalled")
 
-    def open(self, generation: Generation) -> None:
+    def open(self, generation: Generation, timeout_s: float | None = None) -> None:
         """Accept a request and send it to rank 0. `close` must follow, whatever happens.
+
+        Args:
+            generation: the request.
+            timeout_s: what its client gives it from its arrival; the server's own limit holds as well.
 
         Raises:
             ApiError: 503 without an engine, 429 when too many sequences are in flight.
@@ -99,14 +106,14 @@ class Engine:
         limit = self._settings.max_queued
         if len(self._choices) + generation.num_running > limit:
             raise ApiError(429, f"{limit} sequences are in flight, which is the limit; try again later.")
-        self._open.add(generation)
+        self._open[generation] = self._start_deadline(generation, timeout_s)
         self._metrics.requests_in_flight.inc()
         self._metrics.prompt_tokens_total.inc(generation.prompt_tokens)
         for choice in generation.choices:
             if choice.finish_reason is None:
                 choice.handle = next(self._handles)
                 self._choices[choice.handle] = choice
-                self._link.send(NewRequest(choice.handle, choice.prompt, choice.params))
+                self._link.send(NewRequest(choice.handle, choice.prompt, choice.params, generation.priority))
 
     def end(self, generation: Generation, outcome: str, error: ApiError | None) -> None:
         """End a request early: its sequences are cancelled and its responder wakes up."""
@@ -117,7 +124,9 @@ class Engine:
         """The responder is done: free what is left and count the request, once."""
         if generation not in self._open:
             return
-        self._open.remove(generation)
+        timer = self._open.pop(generation)
+        if timer is not None:
+            timer.cancel()
         self._release(generation)
         metrics = self._metrics
         metrics.requests_in_flight.dec()
@@ -153,6 +162,8 @@ class Engine:
             match message:
                 case Tokens():
                     self._take_tokens(message, changed)
+                case Started(handles, cached_tokens):
+                    self._take_started(handles, cached_tokens)
                 case Progress():
                     self._take_progress(message)
                 case Refused(handle, text, field):
@@ -185,6 +196,11 @@ class Engine:
                 changed.add(choice.generation)
         self._metrics.generated_tokens_total.inc(num_tokens)
 
+    def _take_started(self, handles: list[int], cached_tokens: list[int]) -> None:
+        for handle, count in zip(handles, cached_tokens, strict=True):
+            if (choice := self._choices.get(handle)) is not None:
+                choice.cached_tokens = count
+
     def _retire(self, choice: Choice, *, is_running: bool) -> None:
         """A choice has ended; one that a stop string ended is still running over there."""
         del self._choices[choice.handle]
@@ -205,6 +221,16 @@ class Engine:
             generation.has_tokens = True
             self._metrics.time_to_first_token_seconds.observe(now_s - generation.arrived_s)
         choice.last_token_s = now_s
+
+    def _start_deadline(self, generation: Generation, timeout_s: float | None) -> asyncio.TimerHandle | None:
+        """Time decides here only: what the ranks see of a deadline is a cancel."""
+        limits = [limit for limit in (timeout_s, self._settings.request_timeout_s) if limit]
+        if not limits or not generation.num_running:
+            return None
+        error = ApiError(504, f"The request did not end within {min(limits):g} seconds.", code="request_timeout")
+        loop = asyncio.get_running_loop()
+        left_s = generation.arrived_s + min(limits) - time.monotonic()
+        return loop.call_later(left_s, self.end, generation, "timeout", error)
 
     def _take_progress(self, progress: Progress) -> None:
         if self._progress_s is None:

@@ -8,7 +8,7 @@ from lockstep_worker.errors import LockstepError, RequestError
 
 RETRY_AFTER_S = 1
 
-_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 504: "timeout_error"}
 
 
 class ApiError(LockstepError):

@@ -41,6 +41,7 @@ class Choice:
         detokenizer: fresh, for this prompt.
         stops: stop strings, maybe none.
         echo: what the output begins with; not searched for stop strings.
+        is_first: whether it is the first one of its prompt, which counts once.
     """
 
     __slots__ = (
@@ -49,10 +50,12 @@ class Choice:
         "_matcher",
         "_num_chars",
         "_text",
+        "cached_tokens",
         "finish_reason",
         "generation",
         "handle",
         "index",
+        "is_first",
         "last_token_s",
         "num_tokens",
         "params",
@@ -68,12 +71,15 @@ class Choice:
         detokenizer: Detokenizer,
         stops: Sequence[str] = (),
         echo: str = "",
+        is_first: bool = True,
     ) -> None:
         self.index = index
         self.prompt = prompt
         self.params = params
         self.generation: Generation
         self.handle = 0
+        self.is_first = is_first
+        self.cached_tokens = 0
         self.num_tokens = 0
         self.last_token_s = 0.0
         self.finish_reason: str | None = None if params.max_tokens else "length"
@@ -137,13 +143,17 @@ class Generation:
         prompt_tokens: tokens of all prompts, each prompt counted once.
         is_streamed: whether the responder wants to know of every text, or only of the end.
         arrived_s: on the engine's clock.
+        priority: lower runs first.
     """
 
-    def __init__(self, choices: list[Choice], *, prompt_tokens: int, is_streamed: bool, arrived_s: float) -> None:
+    def __init__(
+        self, choices: list[Choice], *, prompt_tokens: int, is_streamed: bool, arrived_s: float, priority: int = 0
+    ) -> None:
         self.choices = choices
         self.prompt_tokens = prompt_tokens
         self.is_streamed = is_streamed
         self.arrived_s = arrived_s
+        self.priority = priority
         self.has_tokens = False
         self.outcome: str | None = None
         """Set once, when it is known how the request ended."""
@@ -159,6 +169,11 @@ class Generation:
     def completion_tokens(self) -> int:
         """Tokens of all choices, those without text included."""
         return sum(choice.num_tokens for choice in self.choices)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the ranks had in their cache; of equal prompts the first counts, as in `prompt_tokens`."""
+        return sum(choice.cached_tokens for choice in self.choices if choice.is_first)
 
     def finish(self) -> None:
         """All choices have ended by themselves."""

@@ -125,7 +125,7 @@ class Preparation:
     def _build(self, body: Body, prompts: list[list[int]], echoes: list[str], arrived_s: float) -> Generation:
         choices: list[Choice] = []
         for prompt, echo in zip(prompts, echoes, strict=True):
-            for params in self._params(body, len(prompt)):
+            for number, params in enumerate(self._params(body, len(prompt))):
                 choices.append(
                     Choice(
                         index=len(choices),
@@ -134,12 +134,14 @@ class Preparation:
                         detokenizer=self._tokenizer.detokenizer(prompt),
                         stops=body.stop_strings,
                         echo=echo,
+                        is_first=number == 0,
                     )
                 )
         return Generation(
             choices,
             prompt_tokens=sum(map(len, prompts)),
             is_streamed=bool(body.stream),
+            priority=body.priority or 0,
             arrived_s=arrived_s,
         )
 

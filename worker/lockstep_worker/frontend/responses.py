@@ -22,12 +22,20 @@ class ErrorResponse(BaseModel):
     error: ErrorDetail
 
 
+class PromptTokensDetails(BaseModel):
+    """Where the prompt's tokens came from."""
+
+    cached_tokens: int
+    """Found in the prefix cache and not computed."""
+
+
 class Usage(BaseModel):
     """Token counts. Each prompt counts once; an id that ended an output counts although it has no text."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class CompletionLogprobs(BaseModel):

@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Header, Request
 from starlette.responses import Response
 
 from lockstep_worker.frontend.answer import WholeAnswer
@@ -26,7 +26,7 @@ from lockstep_worker.frontend.service import Service
 from lockstep_worker.frontend.stream import EventStream, EventTemplates
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorResponse} for status in (400, 401, 404, 413, 429, 503)
+    status: {"model": ErrorResponse} for status in (400, 401, 404, 413, 429, 503, 504)
 }
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Whole, or as a stream."}
@@ -41,29 +41,40 @@ def service_of(request: Request) -> Service:
 
 
 Parts = Annotated[Service, Depends(service_of)]
+Timeout = Annotated[
+    float | None,
+    Header(
+        alias="X-Request-Timeout",
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds from arrival to end, then 504 or, in a stream that has begun, an error event.",
+    ),
+]
 
 
 @router.post("/v1/completions", response_model=CompletionResponse, responses=_STREAM)
-async def create_completion(body: CompletionBody, service: Parts) -> Response:
+async def create_completion(body: CompletionBody, service: Parts, timeout_s: Timeout = None) -> Response:
     """Continue one prompt or several."""
     service.check_model(body.model)
     service.check_open()
     generation = await service.preparation.prepare_completion(body)
-    return _respond(service, generation, body, is_chat=False)
+    return _respond(service, generation, body, timeout_s, is_chat=False)
 
 
 @router.post("/v1/chat/completions", response_model=ChatResponse, responses=_STREAM)
-async def create_chat_completion(body: ChatBody, service: Parts) -> Response:
+async def create_chat_completion(body: ChatBody, service: Parts, timeout_s: Timeout = None) -> Response:
     """Reply to a conversation."""
     service.check_model(body.model)
     service.check_open()
     generation = await service.preparation.prepare_chat(body)
-    return _respond(service, generation, body, is_chat=True)
+    return _respond(service, generation, body, timeout_s, is_chat=True)
 
 
-def _respond(service: Service, generation: Generation, body: GenerationBody, *, is_chat: bool) -> Response:
+def _respond(
+    service: Service, generation: Generation, body: GenerationBody, timeout_s: float | None, *, is_chat: bool
+) -> Response:
     service.check_open()  # preparing may have taken a while
-    service.engine.open(generation)
+    service.engine.open(generation, timeout_s)
     envelope: dict[str, Any] = {
         "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(16)}",
         "created": int(time.time()),

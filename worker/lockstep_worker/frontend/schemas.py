@@ -155,6 +155,7 @@ class GenerationBody(_Strict):
     frequency_penalty: Penalty | None = None
     repetition_penalty: float | None = Field(None, ge=0.1, le=10, allow_inf_nan=False)
     logit_bias: LogitBias | None = None
+    priority: int | None = Field(None, ge=-MAX_INT32 - 1, le=MAX_INT32, description="Lower runs first; 0 if left out.")
     stop: Stop | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None

@@ -48,6 +48,8 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     api_key: str | None = None
     max_queued: int = 4096
     """Sequences in flight; more are refused with 429."""
+    request_timeout_s: float = 0.0
+    """What a request may take from its arrival to its end; 0 is off. A client may ask for less, not for more."""
     max_n: int = 16
     max_body_bytes: int = 8 << 20
     drain_timeout_s: float = 120.0

@@ -137,10 +137,15 @@ class EventStream(Responder):
         return self._templates.ending(self._generation) if error is None else b"data: " + error.body() + b"\n\n"
 
 
-def count_usage(generation: Generation) -> dict[str, int]:
+def count_usage(generation: Generation) -> dict[str, Any]:
     """Return the counts of a request, the same streamed or not."""
     prompt, completion = generation.prompt_tokens, generation.completion_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
+    }
 
 
 def _index(choice: Choice) -> int:

@@ -21,8 +21,8 @@ _TAIL_LINES = 20
 _TAIL_CHARACTERS = 2000
 _LAST_OUTPUT_S = 1.0
 """How long to read on after the child's end, in case something else still holds its standard error open."""
-_LOST_RANK = re.compile(r"rank (\d+) with PID \d+ on node")
-"""How mpirun 4 and 5 name a rank that a signal ended."""
+_LOST_RANK = re.compile(r"noticed that process rank (\d+) with PID \d+ on node")
+"""How mpirun 4 and 5 name a rank that a signal ended; of one that called `MPI_Abort` nothing is "noticed"."""
 
 
 class Signals:

@@ -127,14 +127,19 @@ def _prepare(config: Config, around: Surroundings, rank_module: str, signals: Si
     if config.world_size == 1:
         launch = build_rank(config, around, module=rank_module, mpi=False)
         launch.environ[PARENT_VARIABLE] = str(os.getpid())
-        log.info("starting 1 rank")
+        log.info("starting 1 rank; its imports take some seconds")
         return launch
     mpirun = find_mpirun(around.python)
     if around.hostfile is not None:
         hosts = read_hosts(around.hostfile)
         if not wait_for_hosts(hosts, around.ssh_port, HOSTS_TIMEOUT_S, lambda s: signals.wait(s) is not None):
             return None
-    log.info("starting %d ranks with %s (Open MPI %d)", config.world_size, mpirun.path, mpirun.major)
+    log.info(
+        "starting %d ranks with %s (Open MPI %d); their imports take some seconds",
+        config.world_size,
+        mpirun.path,
+        mpirun.major,
+    )
     return build_mpirun(config, around, mpirun, module=rank_module)
 
 
@@ -164,10 +169,18 @@ def _last_words(group: Group, stopped: bool) -> Failure:
     if stopped and code == 128 + signal.SIGUSR1:  # the ranks were still starting, and had no drain to do
         code = contract.EXIT_OK
     if group.failure is not None and code != contract.EXIT_OK:
-        return group.failure
+        return _blame(group.failure, code, group.lost_rank)
     ended_well = "drained" if stopped else "the ranks ended by themselves"
     message = group.tail if code != contract.EXIT_OK else ended_well
     return Failure(contract.exit_reason(code), code, group.lost_rank, message)
+
+
+def _blame(failure: Failure, code: int, lost_rank: int | None) -> Failure:
+    """Name a rank that a signal ended (out of memory, for example) rather than a peer that crashed because of it."""
+    if failure.exit_code != contract.EXIT_RANK_CRASH or lost_rank in (None, failure.rank):
+        return failure
+    message = f"rank {lost_rank} was ended by a signal from outside; after it, {failure.message}"
+    return Failure(contract.exit_reason(code), code, lost_rank, message)
 
 
 def _write_termination_message(failure: Failure, path: Path) -> None:
