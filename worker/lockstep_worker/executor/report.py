@@ -69,7 +69,7 @@ class Reporter:
         self._publisher.send(Progress(0, running, waiting, blocks - int(totals[Column.FREE_BLOCKS]), blocks))
 
     def note_arrivals(self, items: list[Inbound]) -> None:
-        """Remember when requests were admitted, where they are published; nothing but a histogram depends on the time."""
+        """Remember when requests were admitted, where they are published; only a histogram depends on it."""
         if self._publisher is None:
             return
         now = time.monotonic()
