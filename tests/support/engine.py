@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
+import numpy as np
 import zmq
 
 from lockstep_worker.request import (
@@ -17,6 +18,7 @@ from lockstep_worker.request import (
     EngineDown,
     FinishCode,
     Inbound,
+    Logprobs,
     NewRequest,
     Outbound,
     Progress,
@@ -24,6 +26,28 @@ from lockstep_worker.request import (
     Shutdown,
     Tokens,
 )
+
+LogprobEntry = tuple[float, list[int], list[float]]
+
+
+def logprobs_for(token: int, count: int) -> LogprobEntry:
+    """What the engine says of a token whose request asks: the token itself is the third best, exactly in binary."""
+    ids = [token ^ 1, token ^ 2, token, *range(1, 30)][:count]
+    return -1.0, ids, [-0.25, -0.5, -1.0, *(-2.0 - rank for rank in range(29))][:count]
+
+
+def pack_logprobs(entries: dict[int, LogprobEntry]) -> Logprobs:
+    """Write them as they travel, by the token's place in the message."""
+    ids = [token for _, best, _ in entries.values() for token in best]
+    values = [value for _, _, best in entries.values() for value in best]
+    return Logprobs(
+        np.array(list(entries), dtype="<i4").tobytes(),
+        np.array([drawn for drawn, _, _ in entries.values()], dtype="<f4").tobytes(),
+        np.array([len(best) for _, best, _ in entries.values()], dtype="u1").tobytes(),
+        np.array(ids, dtype="<i4").tobytes(),
+        np.array(values, dtype="<f4").tobytes(),
+    )
+
 
 Script = Callable[[NewRequest], Iterable[tuple[int, int]]]
 """What a request gets: (token, finish code) for each step."""
@@ -62,6 +86,7 @@ class ScriptedEngine:
         self.cancelled: list[int] = []
         self.is_shut_down = False
         self._running: dict[int, Iterator[tuple[int, int]]] = {}
+        self._wanted: dict[int, int] = {}
         self._context = zmq.Context()
         self._requests = self._context.socket(zmq.PULL)
         self._requests.connect(inbound)
@@ -122,6 +147,7 @@ class ScriptedEngine:
                     if self.refusal is not None:
                         self._send(Refused(request.handle, self.refusal, "prompt"))
                     else:
+                        self._wanted[request.handle] = request.params.logprobs
                         self._running[request.handle] = iter(self.script(request))
                 case Cancel(handle):
                     self.cancelled.append(handle)
@@ -132,15 +158,19 @@ class ScriptedEngine:
 
     def _step(self) -> None:
         handles, tokens, codes = [], [], []
+        entries: dict[int, LogprobEntry] = {}
         for handle, script in list(self._running.items()):
             token, code = next(script, (-1, FinishCode.CANCELLED))
             if code:
                 del self._running[handle]
+            if self._wanted[handle] >= 0 and token >= 0:
+                entries[len(handles)] = logprobs_for(token, self._wanted[handle])
             handles.append(handle)
             tokens.append(token)
             codes.append(code)
         if handles:
-            self._send(Tokens.pack(0, 0, handles, tokens, codes))
+            logprobs = pack_logprobs(entries) if entries else None
+            self._send(Tokens.pack(0, 0, handles, tokens, codes, logprobs))
 
     def _send(self, message: Outbound) -> None:
         self._tokens.send(msgspec.msgpack.encode(message))

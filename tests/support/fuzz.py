@@ -34,6 +34,10 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         end_ids=tuple(rng.sample(range(vocab_size), rng.choice([0, 2, 6]))),
         stop_token_ids=tuple(rng.sample(range(vocab_size), rng.choice([0, 0, 5]))),
         min_tokens=rng.choice([0, 0, 1, 4]),
+        repetition_penalty=rng.choice([1.0, 1.0, 1.0, 1.3]),
+        frequency_penalty=rng.choice([0.0, 0.0, 0.0, 0.6]),
+        logit_bias=rng.choice([(), (), ((rng.randrange(vocab_size), 4.0),)]),
+        logprobs=rng.choice([-1, -1, -1, 2]),
     )
 
 

@@ -11,7 +11,8 @@ from lockstep_worker.dist.comm import Comm, SingleComm
 from lockstep_worker.executor.launch import Launched, Launcher
 from lockstep_worker.executor.loop import Loop, Parts, Source
 from lockstep_worker.executor.scheduler import Plan, Scheduler
-from lockstep_worker.executor.slots import SlotTable
+from lockstep_worker.executor.slots import Int64, SlotTable
+from lockstep_worker.executor.update import Sampled
 from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.metrics import RankMetrics
 from lockstep_worker.model.cache import BlockPool
@@ -50,6 +51,7 @@ class Record:
 
     tokens: dict[int, list[int]] = field(default_factory=dict)
     codes: dict[int, FinishCode] = field(default_factory=dict)
+    logprobs: dict[int, list[tuple[float, list[int], list[float]]]] = field(default_factory=dict)
     messages: int = 0
 
     def send(self, message: object) -> None:
@@ -58,11 +60,18 @@ class Record:
     def publish(self, step, handle_of, sampled, cancelled) -> None:
         self.messages += 1
         if sampled is not None:
+            self._note_logprobs(handle_of, sampled)
             for row, token, code in zip(sampled.rows, sampled.tokens, sampled.codes, strict=True):
                 self._note(int(handle_of[row]), int(token), int(code))
         for handle in cancelled:
             assert handle not in self.codes, f"a second end of {handle}"
             self.codes[handle] = FinishCode.CANCELLED
+
+    def _note_logprobs(self, handle_of: Int64, sampled: Sampled) -> None:
+        """Take them as the frontend does, from what travels."""
+        if sampled.logprobs is not None:
+            for place, entry in sampled.logprobs.pack(sampled.rows).unpack().items():
+                self.logprobs.setdefault(int(handle_of[sampled.rows[place]]), []).append(entry)
 
     def _note(self, handle: int, token: int, code: int) -> None:
         assert handle not in self.codes, f"a token after the end of {handle}"
@@ -86,7 +95,9 @@ class LocalGroup:
 
     def __post_init__(self) -> None:
         longest = self.model.max_model_len
-        table = SlotTable(self.max_batch_size, longest, -(-longest // self.block_size), self.model.device)
+        table = SlotTable(
+            self.max_batch_size, longest, -(-longest // self.block_size), self.model.device, self.model.vocab_size
+        )
         pool = BlockPool(self.num_blocks, self.block_size, prefix_cache=self.prefix_cache)
         self.model.create_cache(self.num_blocks, self.block_size)
         self.scheduler = Scheduler(table, pool, self.max_num_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,7 +12,9 @@ from lockstep_worker.request import SamplingParams
 from lockstep_worker.sampling.columns import Columns, Needs
 from lockstep_worker.sampling.sampler import draw
 
-ALL = Needs(sampling=True, truncation=True, min_tokens=True)
+ALL = Needs(sampling=True, truncation=True, min_tokens=True, bias=True)
+EVERYTHING = dataclasses.replace(ALL, penalties=True)
+WIDTH = 1000
 
 
 class Rows:
@@ -19,12 +22,20 @@ class Rows:
 
     PROMPT = 5
 
-    def __init__(self, params: list[SamplingParams], lengths: list[int] | None = None) -> None:
-        self.columns = Columns(len(params), torch.device("cpu"))
+    def __init__(
+        self,
+        params: list[SamplingParams],
+        lengths: list[int] | None = None,
+        histories: list[list[int]] | None = None,
+        width: int = WIDTH,
+    ) -> None:
+        """`lengths` make sequences of zeros; `histories` are whole sequences, `PROMPT` tokens of them the prompt."""
+        self.columns = Columns(len(params), torch.device("cpu"), width)
         self.rows = torch.arange(len(params))
         for slot, one in enumerate(params):
-            length = lengths[slot] if lengths else self.PROMPT
-            self.columns.write(slot, one, prompt_length=self.PROMPT, length=length, limit=10**6, last_token=0)
+            tokens = histories[slot] if histories else [0] * (lengths[slot] if lengths else self.PROMPT)
+            known = np.array(tokens, dtype=np.int32)
+            self.columns.write(slot, one, tokens=known, prompt_length=self.PROMPT, limit=10**6)
 
     def draw(self, logits: torch.Tensor, needs: Needs = ALL) -> torch.Tensor:
         return draw(logits, self.rows, self.columns, needs)
@@ -43,6 +54,23 @@ def keep_one_by_one(logits: np.ndarray, params: SamplingParams) -> set[int]:
             kept.add(token)
         before += share
     return kept
+
+
+def shape_one_by_one(logits: np.ndarray, params: SamplingParams, history: list[int], prompt: int) -> np.ndarray:
+    """One row through bias, penalties and bans of `min_tokens`, one id at a time, in Python's own numbers."""
+    pairs = enumerate(logits.astype(np.float64).tolist())
+    return np.array([_shape_one(token, logit, params, history, prompt) for token, logit in pairs])
+
+
+def _shape_one(token: int, logit: float, params: SamplingParams, history: list[int], prompt: int) -> float:
+    if len(history) - prompt < params.min_tokens and token in params.end_ids + params.stop_token_ids:
+        return -math.inf
+    bias = dict(params.logit_bias).get(token, 0.0)
+    logit += {100.0: 1e5, -100.0: -math.inf}.get(bias, bias)
+    if token in history:
+        logit = logit / params.repetition_penalty if logit > 0 else logit * params.repetition_penalty
+    times = history[prompt:].count(token)
+    return logit - params.frequency_penalty * times - params.presence_penalty * bool(times)
 
 
 _MASK = (1 << 64) - 1

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import torch
 
-from lockstep_worker.executor.slots import Sequence, SlotTable
-from lockstep_worker.executor.update import Sampled
+from lockstep_worker.executor.slots import Int32, Sequence, SlotTable
+from lockstep_worker.executor.update import RowLogprobs, Sampled
 from lockstep_worker.request import SamplingParams
 from lockstep_worker.sampling.finish import finish_codes
 
@@ -28,12 +28,17 @@ def random_params(rng: random.Random) -> SamplingParams:
         min_tokens=rng.choice([0, 0, 3]),
         end_ids=ids(2),
         stop_token_ids=ids(2) if rng.random() < 0.4 else (),
+        repetition_penalty=rng.choice([1.0, 1.0, 1.3]),
+        presence_penalty=rng.choice([0.0, 0.0, -0.5]),
+        frequency_penalty=rng.choice([0.0, 0.0, 0.5]),
+        logit_bias=((rng.randrange(VOCAB), 2.5),) if rng.random() < 0.3 else (),
+        logprobs=rng.choice([-1, -1, -1, 0, 3]),
     )
 
 
 def random_table(rng: random.Random, num_slots: int) -> SlotTable:
     """A table with some rows in use, each with a token or two in flight."""
-    table = SlotTable(num_slots, MAX_LENGTH, 4, CPU)
+    table = SlotTable(num_slots, MAX_LENGTH, 4, CPU, VOCAB)
     for handle in range(1, rng.randrange(1, num_slots + 1) + 1):
         place_newcomer(rng, table, handle)
     return table
@@ -56,12 +61,25 @@ def draw_step(rng: random.Random, table: SlotTable) -> Sampled:
     table.device_columns.length[device_rows] += 1
     codes = finish_codes(device_tokens, device_rows, table.device_columns).numpy()
     slots = np.array(rows, dtype=np.int32)
-    return Sampled(slots, table.incarnation[slots], np.array(tokens, dtype=np.int64), codes)
+    return Sampled(
+        slots, table.incarnation[slots], np.array(tokens, dtype=np.int64), codes, draw_logprobs(rng, table, slots)
+    )
+
+
+def draw_logprobs(rng: random.Random, table: SlotTable, slots: Int32) -> RowLogprobs | None:
+    """Any numbers for the rows that ask, no two alike."""
+    asking = slots[table.logprobs[slots] >= 0]
+    if not asking.size:
+        return None
+    values = np.array([[-rng.random() for _ in range(4)] for _ in asking], dtype=np.float32)
+    ids = np.array([rng.sample(range(VOCAB), 3) for _ in asking], dtype=np.int32)
+    return RowLogprobs(asking, table.logprobs[asking], values[:, 0], ids, values[:, 1:])
 
 
 def snapshot(table: SlotTable) -> dict[str, list[object]]:
     """Every host column that an update may touch or must leave alone."""
     names = ("tokens", "length", "in_flight", "computed", "limit", "incarnation", "handle", "num_blocks", "ineligible")
+    names += ("logprobs",)
     return {name: getattr(table, name).tolist() for name in names}
 
 
@@ -71,3 +89,11 @@ def results(sampled: Sampled) -> dict[int, tuple[int, int, int]]:
     by_row = dict(zip(sampled.rows.tolist(), zip(*columns, strict=True), strict=True))
     assert len(by_row) == sampled.rows.size, "a row came back twice"
     return by_row
+
+
+def logprob_results(sampled: Sampled) -> dict[int, tuple[float, list[int], list[float]]]:
+    """The logprobs that an update handed back as the frontend reads them, by row."""
+    if sampled.logprobs is None:
+        return {}
+    by_place = sampled.logprobs.pack(sampled.rows).unpack()
+    return {int(sampled.rows[place]): entry for place, entry in by_place.items()}

@@ -43,6 +43,18 @@ BAD = [
     ([1], {"temperature": -0.1}, "temperature", "0 to"),
     ([1], {"temperature": float("inf")}, "temperature", "0 to"),
     ([1], {"temperature": float("nan")}, "temperature", "0 to"),
+    ([1], {"repetition_penalty": 0.0}, "repetition_penalty", "0.1 to 10"),
+    ([1], {"repetition_penalty": float("nan")}, "repetition_penalty", "0.1 to 10"),
+    ([1], {"presence_penalty": 2.5}, "presence_penalty", "-2 to 2"),
+    ([1], {"frequency_penalty": float("-inf")}, "frequency_penalty", "-2 to 2"),
+    ([1], {"logprobs": 21}, "logprobs", "-1 to 20"),
+    ([1], {"logprobs": -2}, "logprobs", "-1 to 20"),
+    ([1], {"logit_bias": ((96, 1.0),)}, "logit_bias", "0 to 95"),
+    ([1], {"logit_bias": ((-1, 1.0),)}, "logit_bias", "0 to 95"),
+    ([1], {"logit_bias": ((5, 1.0), (5, 2.0))}, "logit_bias", "twice"),
+    ([1], {"logit_bias": ((5, 100.1),)}, "logit_bias", "-100 to 100"),
+    ([1], {"logit_bias": ((5, float("nan")),)}, "logit_bias", "-100 to 100"),
+    ([1], {"logit_bias": tuple((token, 1.0) for token in range(301))}, "logit_bias", "limit is 300"),
 ]
 
 
@@ -90,6 +102,11 @@ def edge_request(rng: random.Random, handle: int) -> NewRequest:
         end_ids=rng.choice([(), (0,), (95,), tuple(range(16))]),
         stop_token_ids=rng.choice([(), (0, 95), (96,)]) if rng.random() < 0.3 else (),
         min_tokens=rng.choice([0, 1, huge]),
+        repetition_penalty=rng.choice([0.1, 1.0, 10.0]),
+        presence_penalty=rng.choice([-2.0, 0.0, 2.0]),
+        frequency_penalty=rng.choice([-2.0, 0.0, 2.0]),
+        logit_bias=rng.choice([(), ((0, 100.0), (95, -100.0)), tuple((token, -100.0) for token in range(96))]),
+        logprobs=rng.choice([-1, 0, 20]),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,7 +33,7 @@ def params_of(end: str, stop: str) -> SamplingParams:
 
 
 def write(columns: Columns, slot: int, params: SamplingParams, length: int) -> None:
-    columns.write(slot, params, prompt_length=2, length=length, limit=LIMIT, last_token=0)
+    columns.write(slot, params, tokens=np.zeros(length, dtype=np.int32), prompt_length=2, limit=LIMIT)
 
 
 @pytest.mark.parametrize(("end", "stop", "length"), CASES)
@@ -41,7 +42,7 @@ def test_the_host_decides_by_the_order(end: str, stop: str, length: int) -> None
 
 
 def test_the_device_decides_all_cases_of_one_batch_alike() -> None:
-    columns = Columns(len(CASES) + 1, CPU)
+    columns = Columns(len(CASES) + 1, CPU, vocab_size=50)
     for slot, (end, stop, length) in enumerate(CASES, start=1):
         write(columns, slot, params_of(end, stop), length)
     rows = torch.arange(1, len(CASES) + 1).flip(0)
@@ -51,6 +52,6 @@ def test_the_device_decides_all_cases_of_one_batch_alike() -> None:
 
 
 def test_the_padding_of_unused_ids_ends_nothing() -> None:
-    columns = Columns(1, CPU)
+    columns = Columns(1, CPU, vocab_size=50)
     write(columns, 0, SamplingParams(max_tokens=5), 3)
     assert finish_codes(torch.tensor([0]), torch.tensor([0]), columns).tolist() == [0]

@@ -200,16 +200,23 @@ def test_one_token_is_one_token(frontend: Frontend) -> None:
 def test_every_field_reaches_the_ranks(frontend: Frontend) -> None:
     frontend.engine.script = say(encode("a"))
     fields = {"temperature": 0, "top_p": 0.5, "top_k": 7, "min_p": 0.25, "seed": 42, "max_tokens": 9}
-    assert frontend.complete(**fields, min_tokens=3, stop_token_ids=[9, 8, 9]).status_code == 200
+    fields |= {"repetition_penalty": 1.5, "presence_penalty": -0.5, "frequency_penalty": 2, "logprobs": 4}
+    bias = {"447": -100, "0": 100, "5": 0.5}
+    assert frontend.complete(**fields, min_tokens=3, stop_token_ids=[9, 8, 9], logit_bias=bias).status_code == 200
     assert frontend.engine.requests[-1].params == SamplingParams(
-        **fields, min_tokens=3, end_ids=(END_ID,), stop_token_ids=(8, 9)
+        **fields,
+        min_tokens=3,
+        end_ids=(END_ID,),
+        stop_token_ids=(8, 9),
+        logit_bias=((0, 100.0), (5, 0.5), (447, -100.0)),
     )
 
 
 def test_left_out_fields_have_no_effect(frontend: Frontend) -> None:
     frontend.engine.script = say(encode("a"))
     nothing = dict.fromkeys(("temperature", "top_p", "min_p", "seed", "max_tokens", "stop", "n", "stream"))
-    assert frontend.complete(**nothing, top_k=-1, frequency_penalty=0, logprobs=None).status_code == 200
+    nothing |= dict.fromkeys(("logprobs", "top_logprobs", "logit_bias", "presence_penalty", "repetition_penalty"))
+    assert frontend.complete(**nothing, top_k=-1, frequency_penalty=0).status_code == 200
     params = frontend.engine.requests[-1].params
     prompt = frontend.engine.requests[-1].prompt
     assert params == SamplingParams(max_tokens=CONTEXT - len(prompt), seed=params.seed, end_ids=(END_ID,))

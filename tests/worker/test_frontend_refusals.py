@@ -71,10 +71,29 @@ COMPLETION_FAULTS = [
     pytest.param({"stream": True, "stream_options": {"x": 1}}, "stream_options.x", ["field"], id="unknown option"),
     pytest.param({"unheard_of": 1}, "unheard_of", ["unheard_of"], id="unknown field"),
     pytest.param({"\ud800": 1}, None, ["unicode"], id="unknown field that is no text"),
-    pytest.param({"logprobs": 0}, "logprobs", ["not supported"], id="logprobs"),
-    pytest.param({"presence_penalty": 0.1}, "presence_penalty", ["not supported"], id="presence_penalty"),
-    pytest.param({"frequency_penalty": False}, "frequency_penalty", ["not supported"], id="a truth value as penalty"),
-    pytest.param({"logit_bias": {"5": 1}}, "logit_bias", ["not supported"], id="logit_bias"),
+    pytest.param({"logprobs": 21}, "logprobs", ["20"], id="many logprobs"),
+    pytest.param({"logprobs": -1}, "logprobs", ["0"], id="negative logprobs"),
+    pytest.param({"logprobs": True}, "logprobs", ["integer"], id="a truth value as logprobs"),
+    pytest.param({"logprobs": 0, "echo": True}, None, ["logprobs", "echo"], id="logprobs of the prompt"),
+    pytest.param({"prompt_logprobs": 0}, "prompt_logprobs", ["not supported"], id="prompt_logprobs"),
+    pytest.param({"top_logprobs": 1}, "top_logprobs", ["not supported"], id="top_logprobs"),
+    pytest.param({"presence_penalty": 2.1}, "presence_penalty", ["2"], id="presence_penalty"),
+    pytest.param({"frequency_penalty": -2.1}, "frequency_penalty", ["-2"], id="frequency_penalty"),
+    pytest.param({"frequency_penalty": False}, "frequency_penalty", ["number"], id="a truth value as penalty"),
+    pytest.param({"repetition_penalty": 0}, "repetition_penalty", ["0.1"], id="repetition_penalty"),
+    pytest.param({"repetition_penalty": 11}, "repetition_penalty", ["10"], id="huge repetition_penalty"),
+    pytest.param({"logit_bias": {"448": 1}}, "logit_bias", ["448", "447"], id="bias beyond the vocabulary"),
+    pytest.param({"logit_bias": {"-1": 1}}, "logit_bias", ["token ids"], id="bias of a negative id"),
+    pytest.param({"logit_bias": {"5.0": 1}}, "logit_bias", ["token ids"], id="bias of a fraction"),
+    pytest.param({"logit_bias": {"05": 1}}, "logit_bias", ["token ids"], id="bias of an id in another writing"),
+    pytest.param({"logit_bias": {"\u0665": 1}}, "logit_bias", ["token ids"], id="bias of an Arabic digit"),
+    pytest.param({"logit_bias": {"9" * 5000: 1}}, "logit_bias", ["token ids"], id="bias of a huge id"),
+    pytest.param({"logit_bias": {"5": 100.5}}, "logit_bias.5", ["100"], id="bias above 100"),
+    pytest.param({"logit_bias": {"5": -101}}, "logit_bias.5", ["-100"], id="bias below -100"),
+    pytest.param({"logit_bias": {"5": "1"}}, "logit_bias.5", ["number"], id="a bias that is text"),
+    pytest.param({"logit_bias": {"5": True}}, "logit_bias.5", ["number"], id="a truth value as bias"),
+    pytest.param({"logit_bias": [5]}, "logit_bias", ["dictionary"], id="a bias that is a list"),
+    pytest.param({"logit_bias": dict.fromkeys(map(str, range(301)), 1)}, "logit_bias", ["300"], id="many biases"),
     pytest.param({"best_of": 2}, "best_of", ["not supported"], id="best_of"),
     pytest.param({"suffix": "x"}, "suffix", ["not supported"], id="suffix"),
     pytest.param({"user": "x"}, "user", ["not supported"], id="user"),
@@ -106,8 +125,10 @@ CHAT_FAULTS = [
     pytest.param({"max_completion_tokens": 5000}, "max_completion_tokens", ["5000", "1024"], id="beyond the context"),
     pytest.param({"tools": [{}]}, "tools", ["not supported"], id="tools"),
     pytest.param({"response_format": {"type": "json_object"}}, "response_format", ["not supported"], id="format"),
-    pytest.param({"logprobs": True}, "logprobs", ["not supported"], id="logprobs"),
-    pytest.param({"top_logprobs": 1}, "top_logprobs", ["not supported"], id="top_logprobs"),
+    pytest.param({"logprobs": 1}, "logprobs", ["boolean"], id="logprobs"),
+    pytest.param({"top_logprobs": 1}, None, ["top_logprobs", "logprobs"], id="top_logprobs without logprobs"),
+    pytest.param({"logprobs": True, "top_logprobs": 21}, "top_logprobs", ["20"], id="many top_logprobs"),
+    pytest.param({"logit_bias": {"448": 1}}, "logit_bias", ["448", "447"], id="bias beyond the vocabulary"),
     pytest.param({"echo": True}, "echo", ["field"], id="echo"),
 ]
 
@@ -221,7 +242,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(
     ["model", "prompt", "messages", "max_tokens", "min_tokens", "max_completion_tokens", "n", "temperature", "top_p"]
     + ["top_k", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "stream", "stream_options", "echo", "x"]
-    + ["logprobs", "tools", "user", "role"]
+    + ["logprobs", "top_logprobs", "logit_bias", "presence_penalty", "repetition_penalty", "tools", "user", "role"]
 )
 
 

@@ -17,7 +17,7 @@ BLOCK = 4
 
 
 def scheduler_of(*, slots: int = 4, blocks: int = 40, budget: int = 16) -> Scheduler:
-    table = SlotTable(slots, CONTEXT, CONTEXT // BLOCK, CPU)
+    table = SlotTable(slots, CONTEXT, CONTEXT // BLOCK, CPU, vocab_size=1000)
     return Scheduler(table, BlockPool(blocks, BLOCK), budget)
 
 

@@ -49,6 +49,7 @@ def test_every_request_ends_once_with_the_tokens_of_the_plain_run(model: Model, 
         else:
             assert tokens == plain[request.handle]
             assert code == reason(request, tokens, model.max_model_len)
+        assert len(record.logprobs.get(request.handle, [])) == len(tokens) * (request.params.logprobs >= 0)
     outcomes = set(record.codes.values())
     assert outcomes == {FinishCode.END_ID, FinishCode.LENGTH, FinishCode.STOP_WORDS, FinishCode.CANCELLED}
     if name == "preempting":

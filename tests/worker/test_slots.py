@@ -4,11 +4,12 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 from lockstep_worker.executor.slots import Sequence, SlotTable, ineligible_reason
 from lockstep_worker.request import NewRequest, SamplingParams
 from lockstep_worker.sampling.columns import Needs
-from support.tables import CPU, random_params
+from support.tables import CPU, VOCAB, random_params
 
 CONTEXT = 32
 
@@ -23,14 +24,22 @@ def scan(table: SlotTable) -> tuple[list[bool], Needs]:
     running = [params for params in held if params is not None]
     sampled = [params for params in running if params.temperature > 0]
     truncated = [params for params in sampled if params.top_p < 1 or params.top_k > 0 or params.min_p > 0]
-    needs = Needs(bool(sampled), bool(truncated), any(params.min_tokens for params in running))
-    return [params is not None and bool(params.stop_token_ids) for params in held], needs
+    neutral = SamplingParams(max_tokens=1)
+    names = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+    needs = Needs(
+        sampling=bool(sampled),
+        truncation=bool(truncated),
+        min_tokens=any(params.min_tokens for params in running),
+        bias=any(params.logit_bias for params in running),
+        penalties=any(getattr(params, name) != getattr(neutral, name) for params in running for name in names),
+    )
+    return [params is not None and bool(params.stop_token_ids or params.logprobs >= 0) for params in held], needs
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_kept_by_counting_equals_a_full_scan(seed: int) -> None:
     rng = random.Random(seed)
-    table = SlotTable(8, CONTEXT, 4, CPU)
+    table = SlotTable(8, CONTEXT, 4, CPU, VOCAB)
     for handle in range(1, 500):
         used = [slot for slot, sequence in enumerate(table.sequences) if sequence is not None]
         if table.num_free and (not used or rng.random() < 0.5):
@@ -41,12 +50,28 @@ def test_what_is_kept_by_counting_equals_a_full_scan(seed: int) -> None:
         assert table.ineligible.tolist() == ineligible
         assert table.num_ineligible == sum(ineligible)
         assert table.needs == needs
+        asking = [sequence is not None and sequence.params.logprobs >= 0 for sequence in table.sequences]
+        assert (table.logprobs >= 0).tolist() == asking
+        assert table.num_with_logprobs == sum(asking)
         assert table.num_free == table.sequences.count(None)
 
 
-def test_only_token_id_stop_words_divert_a_request() -> None:
+def test_only_logprobs_and_token_id_stop_words_divert_a_request() -> None:
+    assert ineligible_reason(SamplingParams(max_tokens=4, logprobs=0)) == "logprobs"
     assert ineligible_reason(SamplingParams(max_tokens=4, stop_token_ids=(3,))) == "stop_words"
-    sampled = SamplingParams(max_tokens=4, temperature=0.7, top_p=0.9, top_k=3, min_p=0.1, end_ids=(2,), min_tokens=1)
+    sampled = SamplingParams(
+        max_tokens=4,
+        temperature=0.7,
+        top_p=0.9,
+        top_k=3,
+        min_p=0.1,
+        end_ids=(2,),
+        min_tokens=1,
+        repetition_penalty=1.1,
+        presence_penalty=1.0,
+        frequency_penalty=1.0,
+        logit_bias=((1, 1.0),),
+    )
     assert ineligible_reason(sampled) == ""
 
 
@@ -56,9 +81,21 @@ def test_the_limit_is_prompt_plus_max_tokens_within_the_context(max_tokens: int,
 
 
 def test_a_new_owner_finds_nothing_of_the_former_one() -> None:
-    table = SlotTable(1, CONTEXT, 4, CPU)
+    table = SlotTable(1, CONTEXT, 4, CPU, VOCAB)
     first = SamplingParams(
-        max_tokens=9, temperature=0.5, top_p=0.5, top_k=4, min_p=0.2, seed=77, end_ids=(5, 6), stop_token_ids=(7,)
+        max_tokens=9,
+        temperature=0.5,
+        top_p=0.5,
+        top_k=4,
+        min_p=0.2,
+        seed=77,
+        end_ids=(5, 6),
+        stop_token_ids=(7,),
+        repetition_penalty=1.5,
+        presence_penalty=1.0,
+        frequency_penalty=-1.0,
+        logit_bias=((3, 100.0), (4, -100.0)),
+        logprobs=5,
     )
     slot = table.place(sequence_of(1, first, [1] * 20))
     table.set_blocks(slot, [3, 2, 1])
@@ -66,18 +103,20 @@ def test_a_new_owner_finds_nothing_of_the_former_one() -> None:
     table.device_columns.finished[slot] = 2
     assert table.release(slot).slot == -1
     assert table.place(sequence_of(2, SamplingParams(max_tokens=2, temperature=0.0))) == slot
-    alone = SlotTable(1, CONTEXT, 4, CPU)
+    alone = SlotTable(1, CONTEXT, 4, CPU, VOCAB)
     alone.place(sequence_of(2, SamplingParams(max_tokens=2, temperature=0.0)))
-    for name in ("handle", "length", "in_flight", "computed", "limit", "num_blocks", "ineligible"):
+    for name in ("handle", "length", "in_flight", "computed", "limit", "num_blocks", "ineligible", "logprobs"):
         assert getattr(table, name)[slot] == getattr(alone, name)[0], name
     for name, column in vars(table.device_columns).items():
-        if name != "device":
+        if name not in ("device", "counts"):
             assert column.tolist() == getattr(alone.device_columns, name).tolist(), name
+    is_seen, generated = table.device_columns.counts.read(torch.tensor([slot]))
+    assert not is_seen.any() and not generated.any()
     assert table.incarnation[slot] == 1
 
 
 def test_a_released_sequence_takes_its_tokens_along() -> None:
-    table = SlotTable(1, CONTEXT, 4, CPU)
+    table = SlotTable(1, CONTEXT, 4, CPU, VOCAB)
     slot = table.place(sequence_of(1, SamplingParams(max_tokens=9)))
     table.tokens[slot, 3:5] = [8, 9]
     table.length[slot] = 5
@@ -88,7 +127,7 @@ def test_a_released_sequence_takes_its_tokens_along() -> None:
 
 
 def test_a_sequence_placed_again_goes_on_where_it_was() -> None:
-    table = SlotTable(2, CONTEXT, 4, CPU)
+    table = SlotTable(2, CONTEXT, 4, CPU, VOCAB)
     params = SamplingParams(max_tokens=9, min_tokens=4, seed=5)
     slot = table.place(sequence_of(1, params))
     table.tokens[slot, 3:5] = [8, 9]

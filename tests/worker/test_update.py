@@ -9,7 +9,7 @@ import pytest
 
 from lockstep_worker.executor.slots import SlotTable
 from lockstep_worker.executor.update import Sampled, live_rows, update_batched, update_per_request, update_requests
-from support.tables import draw_step, place_newcomer, random_table, results, snapshot
+from support.tables import draw_step, logprob_results, place_newcomer, random_table, results, snapshot
 
 NUM_SEEDS = 10
 TABLES_PER_SEED = 35
@@ -50,20 +50,26 @@ def test_all_paths_agree_field_by_field(seed: int) -> None:
 def check_all_paths(table: SlotTable, live: Sampled) -> list[int]:
     """Update three twins of the table, the table itself by the batched path; return the rows that ended."""
     per_request, mixed = copy_host(table), copy_host(table)
-    expected = results(update_per_request(per_request, live))
+    slow = update_per_request(per_request, live)
+    expected, expected_logprobs = results(slow), logprob_results(slow)
     assert results(update_batched(table, live)) == expected
     found, num_batched = update_requests(mixed, live)
     assert results(found) == expected
+    assert logprob_results(found) == expected_logprobs
+    asking = {row for row in live.rows.tolist() if table.sequence(row).params.logprobs >= 0}
+    assert expected_logprobs.keys() == asking
+    for row, (_, ids, _) in expected_logprobs.items():
+        assert len(ids) == table.sequence(row).params.logprobs
     assert snapshot(table) == snapshot(per_request) == snapshot(mixed)
     eligible = [row for row in live.rows.tolist() if not table.sequence(row).params.stop_token_ids]
-    assert sorted(found.rows[:num_batched].tolist()) == sorted(eligible)
+    assert sorted(found.rows[:num_batched].tolist()) == sorted(set(eligible) - asking)
     return [row for row, (_, _, code) in expected.items() if code]
 
 
 def test_a_row_whose_owner_changed_after_the_launch_is_dropped() -> None:
     rng = random.Random(3)
     dropped = kept = 0
-    for _ in range(300):
+    for _ in range(500):
         table = random_table(rng, num_slots=8)
         drawn = draw_step(rng, table)
         owners, incarnations = list(table.sequences), table.incarnation.copy()

@@ -104,7 +104,7 @@ class Rank:
     def _assemble(self, model: Model, max_model_len: int, num_blocks: int, device: torch.device) -> Loop:
         config = self.config
         blocks_per_sequence = -(-max_model_len // config.block_size)
-        table = SlotTable(config.max_batch_size, max_model_len, blocks_per_sequence, device)
+        table = SlotTable(config.max_batch_size, max_model_len, blocks_per_sequence, device, model.vocab_size)
         pool = BlockPool(num_blocks, config.block_size, prefix_cache=config.prefix_cache)
         publisher = intake = None
         if self.comm.rank == 0:

@@ -14,6 +14,10 @@ import numpy.typing as npt
 
 MAX_STOP_TOKEN_IDS = 16
 """How many token ids can end a request, the model's own end ids included."""
+MAX_LOGIT_BIAS = 300
+"""How many token ids of one request can have a bias."""
+MAX_TOP_LOGPROBS = 20
+"""How many of a step's best tokens one request can ask for."""
 
 
 class FinishCode(enum.IntEnum):
@@ -47,6 +51,16 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     """The request's own end ids: they end it with STOP_WORDS."""
     min_tokens: int = 0
     """No end id and no stop token id is drawn before so many tokens."""
+    repetition_penalty: float = 1.0
+    """Above 1 every token of the prompt and of the output becomes less likely, below 1 more likely."""
+    presence_penalty: float = 0.0
+    """Taken once from the logit of every token of the output."""
+    frequency_penalty: float = 0.0
+    """Taken from a token's logit once for each time that it is in the output."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, value) with values in [-100, 100]; -100 bans the token, 100 forces it."""
+    logprobs: int = -1
+    """-1 is off, 0 reports the drawn token's alone, k those of the k best tokens too."""
 
 
 class NewRequest(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unknown_fields=True):
@@ -71,6 +85,38 @@ Inbound = NewRequest | Cancel | Shutdown
 """What the frontend sends to rank 0, one message each, and rank 0 to its peers, as one list a step."""
 
 
+class Logprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Of those tokens of one message whose requests ask: m tokens, arrays as little-endian bytes.
+
+    They are the log-softmax of the model's own logits, before anything that `SamplingParams` does to them.
+    """
+
+    places: bytes
+    """int32 [m]: which of the message's tokens"""
+    drawn: bytes
+    """float32 [m]: the drawn token's"""
+    counts: bytes
+    """uint8 [m]: how many best tokens follow for each"""
+    ids: bytes
+    """int32, the best tokens of all, best first, one after another"""
+    values: bytes
+    """float32, theirs"""
+
+    def unpack(self) -> dict[int, tuple[float, list[int], list[float]]]:
+        """Return the drawn token's logprob, the best ids and theirs, by the token's place."""
+        ids = np.frombuffer(self.ids, dtype="<i4").tolist()
+        values = np.frombuffer(self.values, dtype="<f4").tolist()
+        ends = np.frombuffer(self.counts, dtype="u1").cumsum(dtype=np.int64).tolist()
+        places, drawn = (
+            np.frombuffer(self.places, dtype="<i4").tolist(),
+            np.frombuffer(self.drawn, dtype="<f4").tolist(),
+        )
+        return {
+            place: (value, ids[start:end], values[start:end])
+            for place, value, start, end in zip(places, drawn, [0, *ends], ends, strict=False)
+        }
+
+
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """All tokens that one rank made in one step: three arrays of equal length as little-endian bytes."""
 
@@ -82,9 +128,19 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """int32; -1 in an entry without a token (a cancelled request)"""
     codes: bytes
     """uint8 `FinishCode`"""
+    logprobs: Logprobs | None = None
+    """None when no token's request asks."""
 
     @classmethod
-    def pack(cls, rank: int, step: int, handles: npt.ArrayLike, tokens: npt.ArrayLike, codes: npt.ArrayLike) -> Tokens:
+    def pack(
+        cls,
+        rank: int,
+        step: int,
+        handles: npt.ArrayLike,
+        tokens: npt.ArrayLike,
+        codes: npt.ArrayLike,
+        logprobs: Logprobs | None = None,
+    ) -> Tokens:
         """Build one from arrays or lists of equal length."""
         return cls(
             rank,
@@ -92,6 +148,7 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
             np.asarray(handles, dtype="<i8").tobytes(),
             np.asarray(tokens, dtype="<i4").tobytes(),
             np.asarray(codes, dtype="u1").tobytes(),
+            logprobs,
         )
 
     def unpack(self) -> tuple[list[int], list[int], list[int]]:

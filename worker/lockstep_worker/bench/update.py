@@ -20,6 +20,7 @@ MAX_LENGTH = 2048
 BLOCK_SIZE = 16
 END_ID = 2
 TOKEN = 7
+VOCAB_SIZE = 100
 
 
 def measure_update(batch: int, repetitions: int) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def measure_update(batch: int, repetitions: int) -> dict[str, Any]:
 
 def _fill(batch: int) -> tuple[SlotTable, Sampled]:
     """A table of running requests and one step's tokens for all of them, in the order of their admission."""
-    table = SlotTable(batch, MAX_LENGTH, MAX_LENGTH // BLOCK_SIZE, torch.device("cpu"))
+    table = SlotTable(batch, MAX_LENGTH, MAX_LENGTH // BLOCK_SIZE, torch.device("cpu"), VOCAB_SIZE)
     params = SamplingParams(max_tokens=MAX_LENGTH, temperature=0.8, top_p=0.9, end_ids=(END_ID,))
     for handle in range(1, batch + 1):
         table.place(Sequence.of(NewRequest(handle, [1] * PROMPT_LENGTH, params), MAX_LENGTH))

@@ -13,7 +13,15 @@ import numpy as np
 import zmq
 
 from lockstep_worker.errors import RequestError
-from lockstep_worker.request import MAX_STOP_TOKEN_IDS, Inbound, NewRequest, Refused, SamplingParams
+from lockstep_worker.request import (
+    MAX_LOGIT_BIAS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_TOP_LOGPROBS,
+    Inbound,
+    NewRequest,
+    Refused,
+    SamplingParams,
+)
 
 MAX_ITEMS_PER_STEP = 512
 """More wait for the next step, so that a burst does not stall running requests for long."""
@@ -26,7 +34,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "top_k": (0, _INT32),
     "min_p": (0, 1),
     "seed": (0, (1 << 63) - 1),
+    "repetition_penalty": (0.1, 10),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "logprobs": (-1, MAX_TOP_LOGPROBS),
 }
+_BIAS_RANGE = (-100, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +77,20 @@ def _check_params(params: SamplingParams, vocab_size: int) -> None:
             raise RequestError(f"{field} has {len(ids)} ids; the limit is {MAX_STOP_TOKEN_IDS}", field)
         if any(not 0 <= token < vocab_size for token in ids):
             raise RequestError(f"{field} holds a token id outside 0 to {vocab_size - 1}", field)
+    _check_bias(params.logit_bias, vocab_size)
     for field, (least, most) in _RANGES.items():
         if not least <= getattr(params, field) <= most:  # false for NaN as well
             raise RequestError(f"{field} is {getattr(params, field)}; the limits are {least} to {most}", field)
+
+
+def _check_bias(bias: tuple[tuple[int, float], ...], vocab_size: int) -> None:
+    if len(bias) > MAX_LOGIT_BIAS:
+        raise RequestError(f"logit_bias has {len(bias)} ids; the limit is {MAX_LOGIT_BIAS}", "logit_bias")
+    if any(not 0 <= token < vocab_size for token, _ in bias) or len(dict(bias)) < len(bias):
+        raise RequestError(f"logit_bias holds a token id twice, or one outside 0 to {vocab_size - 1}", "logit_bias")
+    least, most = _BIAS_RANGE
+    if any(not least <= value <= most for _, value in bias):  # false for NaN as well
+        raise RequestError(f"logit_bias holds a value outside {least} to {most}", "logit_bias")
 
 
 class Intake:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from lockstep_worker.executor.scheduler import Plan
 from lockstep_worker.executor.slots import Int32, Int64, SlotTable
-from lockstep_worker.executor.update import Sampled
+from lockstep_worker.executor.update import RowLogprobs, Sampled
 from lockstep_worker.model.batch import PackedBatch
 from lockstep_worker.model.forward import Model
+from lockstep_worker.sampling.logprobs import TopLogprobs, top_logprobs
 from lockstep_worker.sampling.sampler import sample
 
 
@@ -27,6 +28,8 @@ class Launched:
     incarnations: Int64
     tokens: Tensor
     codes: Tensor
+    logprobs: tuple[Int32, Int32, TopLogprobs] | None
+    """The rows that ask, how many best tokens each asks for, and what was found; None when no row asks."""
     event: torch.cuda.Event | None
 
 
@@ -54,18 +57,35 @@ class Launcher:
         tokens, codes = sample(
             logits_nV, self._to_device(rows.astype(np.int64)), self._table.device_columns, self._table.needs
         )
+        logprobs = self._logprobs(logits_nV, rows, tokens)
         tokens, codes = tokens.to("cpu", non_blocking=True), codes.to("cpu", non_blocking=True)
         event = None
         if self._device.type == "cuda":
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        return Launched(rows, self._table.incarnation[rows], tokens, codes, event)
+        return Launched(rows, self._table.incarnation[rows], tokens, codes, logprobs, event)
 
     def collect(self, launched: Launched) -> Sampled:
         """Wait for a launch and return what it drew."""
         if launched.event is not None:
             launched.event.synchronize()
-        return Sampled(launched.rows, launched.incarnations, launched.tokens.numpy(), launched.codes.numpy())
+        logprobs = None
+        if launched.logprobs is not None:
+            rows, counts, top = launched.logprobs
+            logprobs = RowLogprobs(rows, counts, top.drawn.numpy(), top.ids.numpy(), top.values.numpy())
+        return Sampled(launched.rows, launched.incarnations, launched.tokens.numpy(), launched.codes.numpy(), logprobs)
+
+    def _logprobs(self, logits_nV: Tensor, rows: Int32, tokens: Tensor) -> tuple[Int32, Int32, TopLogprobs] | None:
+        """Work out the logprobs of the rows that ask; which they are the host knows."""
+        if not self._table.num_with_logprobs:
+            return None
+        places = np.flatnonzero(self._table.logprobs[rows] >= 0)
+        if not places.size:
+            return None
+        counts = self._table.logprobs[rows[places]]
+        width = min(int(counts.max()), logits_nV.shape[1])
+        top = top_logprobs(logits_nV, tokens, self._to_device(places), width)
+        return rows[places], counts, top.to_host()
 
     def _pack(self, plan: Plan) -> PackedBatch:
         """Lay the plan's rows behind one another. T tokens, S rows, M most blocks of a row in the plan."""

@@ -47,8 +47,11 @@ class Publisher:
             count = len(cancelled)
             columns.append((np.array(cancelled), np.full(count, -1), np.full(count, int(FinishCode.CANCELLED))))
         handles, tokens, codes = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        logprobs = None
+        if sampled is not None and sampled.logprobs is not None:
+            logprobs = sampled.logprobs.pack(sampled.rows)
         if handles.size:
-            self.send(Tokens.pack(self._rank, step, handles, tokens, codes))
+            self.send(Tokens.pack(self._rank, step, handles, tokens, codes, logprobs))
 
     def close(self, linger_s: float = 1.0) -> None:
         """Close the socket once what was sent has left, within `linger_s`."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from lockstep_worker.request import NewRequest, SamplingParams
-from lockstep_worker.sampling.columns import Columns, Needs
+from lockstep_worker.sampling.columns import Columns, Needs, asks_for_penalties
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -49,11 +49,12 @@ class SlotTable:
         max_length: L.
         max_blocks: M.
         device: of the device columns.
+        vocab_size: how many token ids there are.
     """
 
-    def __init__(self, num_slots: int, max_length: int, max_blocks: int, device: torch.device) -> None:
+    def __init__(self, num_slots: int, max_length: int, max_blocks: int, device: torch.device, vocab_size: int) -> None:
         self.num_slots = num_slots
-        self.device_columns = Columns(num_slots, device)
+        self.device_columns = Columns(num_slots, device, vocab_size)
         self.sequences: list[Sequence | None] = [None] * num_slots
         self.handle: Int64 = np.zeros(num_slots, dtype=np.int64)
         self.incarnation: Int64 = np.zeros(num_slots, dtype=np.int64)
@@ -70,8 +71,11 @@ class SlotTable:
         self.ineligible: npt.NDArray[np.bool_] = np.zeros(num_slots, dtype=np.bool_)
         """Rows whose results take the per-request path; kept current here and nowhere else."""
         self.num_ineligible = 0
+        self.logprobs: Int32 = np.full(num_slots, -1, dtype=np.int32)
+        """How many best tokens' logprobs a row wants beside its own; -1 is none at all."""
+        self.num_with_logprobs = 0
         self._free = list(range(num_slots - 1, -1, -1))
-        self._counts = {"sampling": 0, "truncation": 0, "min_tokens": 0}
+        self._counts = {"sampling": 0, "truncation": 0, "min_tokens": 0, "bias": 0, "penalties": 0}
 
     @property
     def num_free(self) -> int:
@@ -97,14 +101,14 @@ class SlotTable:
         self.limit[slot] = sequence.limit
         self.num_blocks[slot] = 0
         self.ineligible[slot] = bool(ineligible_reason(sequence.params))
+        self.logprobs[slot] = sequence.params.logprobs
         self._count(sequence.params, 1)
         self.device_columns.write(
             slot,
             sequence.params,
+            tokens=sequence.tokens,
             prompt_length=sequence.prompt_length,
-            length=length,
             limit=sequence.limit,
-            last_token=int(sequence.tokens[-1]),
         )
         return slot
 
@@ -124,6 +128,7 @@ class SlotTable:
         self._count(sequence.params, -1)
         self.sequences[slot] = None
         self.ineligible[slot] = False
+        self.logprobs[slot] = -1
         self.incarnation[slot] += 1
         self._free.append(slot)
         return sequence
@@ -139,9 +144,14 @@ class SlotTable:
         self._counts["sampling"] += step * sampling
         self._counts["truncation"] += step * (sampling and (params.top_p < 1 or params.top_k > 0 or params.min_p > 0))
         self._counts["min_tokens"] += step * (params.min_tokens > 0)
+        self._counts["bias"] += step * bool(params.logit_bias)
+        self._counts["penalties"] += step * asks_for_penalties(params)
         self.num_ineligible += step * bool(ineligible_reason(params))
+        self.num_with_logprobs += step * (params.logprobs >= 0)
 
 
 def ineligible_reason(params: SamplingParams) -> str:
     """Say why a request cannot take the batched update, in the words of `sampler_requests_total`; empty when it can."""
+    if params.logprobs >= 0:
+        return "logprobs"
     return "stop_words" if params.stop_token_ids else ""

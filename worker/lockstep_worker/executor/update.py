@@ -7,15 +7,48 @@ nothing. Source of the idea: the single-beam, single-step fast paths of TensorRT
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from lockstep_worker.executor.slots import Int32, Int64, SlotTable
+from lockstep_worker.request import Logprobs
 from lockstep_worker.sampling.finish import finish_code
 
 Codes = npt.NDArray[np.uint8]
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class RowLogprobs:
+    """The logprobs of those of a launch's rows that ask: arrays of one row each, K best tokens wide."""
+
+    rows: Int32
+    counts: Int32
+    """How many of the best tokens each row asks for."""
+    drawn: Float32
+    ids: Int32
+    values: Float32
+
+    def of(self, rows: Int32) -> RowLogprobs | None:
+        """Keep these rows; None when none of them asks."""
+        keep = np.isin(self.rows, rows)
+        if not keep.any():
+            return None
+        return RowLogprobs(self.rows[keep], self.counts[keep], self.drawn[keep], self.ids[keep], self.values[keep])
+
+    def pack(self, rows: Int32) -> Logprobs:
+        """Write them as they travel; `rows` are those of the whole message, all of these among them."""
+        place_of = {row: place for place, row in enumerate(rows.tolist())}
+        asked = np.arange(self.ids.shape[1]) < self.counts[:, None]
+        return Logprobs(
+            np.array([place_of[row] for row in self.rows.tolist()], dtype="<i4").tobytes(),
+            self.drawn.astype("<f4").tobytes(),
+            asked.sum(axis=1).astype("u1").tobytes(),
+            self.ids[asked].astype("<i4").tobytes(),
+            self.values[asked].astype("<f4").tobytes(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +59,14 @@ class Sampled:
     incarnations: Int64
     tokens: Int64
     codes: Codes
+    logprobs: RowLogprobs | None = None
+    """None when no row asks."""
 
     def take(self, mask: npt.NDArray[np.bool_]) -> Sampled:
         """Keep the rows where `mask` is True."""
-        return Sampled(self.rows[mask], self.incarnations[mask], self.tokens[mask], self.codes[mask])
+        rows = self.rows[mask]
+        logprobs = None if self.logprobs is None else self.logprobs.of(rows)
+        return Sampled(rows, self.incarnations[mask], self.tokens[mask], self.codes[mask], logprobs)
 
 
 def live_rows(table: SlotTable, sampled: Sampled) -> Sampled:
@@ -72,13 +109,15 @@ def update_per_request(table: SlotTable, sampled: Sampled) -> Sampled:
         table.length[slot] = length + 1
         table.in_flight[slot] -= 1
         codes[index] = finish_code(token, length + 1, sequence.limit, sequence.params)
-    return Sampled(sampled.rows, sampled.incarnations, sampled.tokens, codes)
+    return replace(sampled, codes=codes)
 
 
 def _join(first: Sampled, second: Sampled) -> Sampled:
+    """Put the per-request rows behind the batched ones, none of which has logprobs."""
     return Sampled(
         np.concatenate((first.rows, second.rows)),
         np.concatenate((first.incarnations, second.incarnations)),
         np.concatenate((first.tokens, second.tokens)),
         np.concatenate((first.codes, second.codes)),
+        second.logprobs,
     )

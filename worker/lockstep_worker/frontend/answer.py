@@ -8,6 +8,7 @@ from starlette.types import Send
 
 from lockstep_worker.frontend.engine import Engine
 from lockstep_worker.frontend.generation import Choice, Generation
+from lockstep_worker.frontend.logprobs import LogprobsWriter
 from lockstep_worker.frontend.respond import Responder, send_error, send_json
 from lockstep_worker.frontend.responses import (
     ChatChoice,
@@ -28,12 +29,22 @@ class WholeAnswer(Responder):
         generation: what is answered.
         envelope: `id`, `created` and `model`.
         is_chat: whether choices are messages.
+        logprobs: writes logprobs, where they are asked for.
     """
 
-    def __init__(self, engine: Engine, generation: Generation, envelope: dict[str, Any], *, is_chat: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        generation: Generation,
+        envelope: dict[str, Any],
+        *,
+        is_chat: bool,
+        logprobs: LogprobsWriter,
+    ) -> None:
         super().__init__(engine, generation)
         self._envelope = envelope
         self._is_chat = is_chat
+        self._logprobs = logprobs
 
     async def _write(self, send: Send) -> None:
         generation = self._generation
@@ -46,7 +57,12 @@ class WholeAnswer(Responder):
 
     def _completion_response(self) -> CompletionResponse:
         choices = [
-            CompletionChoice(index=choice.index, text=choice.take_text(), finish_reason=_reason(choice))
+            CompletionChoice(
+                index=choice.index,
+                text=choice.take_text(),
+                logprobs=self._logprobs.for_completion(choice),
+                finish_reason=_reason(choice),
+            )
             for choice in self._generation.choices
         ]
         return CompletionResponse(choices=choices, usage=self._usage(), **self._envelope)
@@ -54,7 +70,10 @@ class WholeAnswer(Responder):
     def _chat_response(self) -> ChatResponse:
         choices = [
             ChatChoice(
-                index=choice.index, message=ReplyMessage(content=choice.take_text()), finish_reason=_reason(choice)
+                index=choice.index,
+                message=ReplyMessage(content=choice.take_text()),
+                logprobs=self._logprobs.for_chat(choice),
+                finish_reason=_reason(choice),
             )
             for choice in self._generation.choices
         ]

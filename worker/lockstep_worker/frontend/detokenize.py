@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -17,6 +18,8 @@ from tokenizers import Tokenizer
 REPLACEMENT = "\ufffd"
 _MAX_CHARACTER_BYTES = 4
 _PROMPT_WINDOW = 6
+_SPACE = "\u2581"
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _MAX_HELD_IDS = 24
 """Ids held back for an unfinished character; only invalid output makes more, and its cost must stay bounded."""
 
@@ -126,6 +129,23 @@ def build_detokenizers(tokenizer: Tokenizer) -> Callable[[Sequence[int]], Detoke
         pieces = read_pieces(tokenizer)
         return lambda prompt: ByteDetokenizer(pieces, prompt)
     return lambda prompt: WindowDetokenizer(lambda ids: tokenizer.decode(ids, skip_special_tokens=True), prompt)
+
+
+def build_pieces(tokenizer: Tokenizer) -> Callable[[int], bytes]:
+    """Return what gives the bytes of any one id, special tokens by their names; an id without a token has none."""
+    decoder = json.loads(tokenizer.to_str())["decoder"]
+    pieces = read_pieces(tokenizer) if decoder and decoder["type"] == "ByteLevel" else []
+
+    def piece(token: int) -> bytes:
+        known = pieces[token] if token < len(pieces) else b""
+        return known or _piece_by_name(tokenizer.id_to_token(token) or "")
+
+    return piece
+
+
+def _piece_by_name(name: str) -> bytes:
+    byte = _BYTE_TOKEN.fullmatch(name)
+    return bytes.fromhex(byte[1]) if byte else name.replace(_SPACE, " ").encode()
 
 
 def read_pieces(tokenizer: Tokenizer) -> list[bytes]:

@@ -168,7 +168,8 @@ class Engine:
         now_s = time.monotonic()
         known = self._choices
         num_tokens = 0
-        for handle, token, code in zip(*message.unpack(), strict=True):
+        logprobs = {} if message.logprobs is None else message.logprobs.unpack()
+        for place, (handle, token, code) in enumerate(zip(*message.unpack(), strict=True)):
             choice = known.get(handle)
             if choice is None:  # cut by a stop string, or its client is gone
                 continue
@@ -176,7 +177,7 @@ class Engine:
                 self.end(choice.generation, "cancelled", ApiError(503, "The engine cancelled the request."))
                 continue
             num_tokens += 1
-            choice.push(token, code)
+            choice.push(token, code, logprobs.get(place))
             self._time_token(choice, now_s)
             if choice.finish_reason is not None:
                 self._retire(choice, is_running=not code)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from lockstep_worker.frontend.detokenize import Detokenizer
 from lockstep_worker.frontend.faults import ApiError
@@ -16,6 +17,18 @@ from lockstep_worker.request import FinishCode, SamplingParams
 
 _REASONS = {FinishCode.END_ID: "stop", FinishCode.STOP_WORDS: "stop", FinishCode.LENGTH: "length"}
 _WITHOUT_TEXT = (FinishCode.END_ID, FinishCode.STOP_WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """What the model thought of one token of an output."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+    """The best ids with their logprobs, best first; the token itself need not be among them."""
+    offset: int
+    """Where in the output the token's text begins, in characters, stop strings not cut."""
 
 
 class Choice:
@@ -32,7 +45,9 @@ class Choice:
 
     __slots__ = (
         "_detokenizer",
+        "_logprobs",
         "_matcher",
+        "_num_chars",
         "_text",
         "finish_reason",
         "generation",
@@ -65,17 +80,25 @@ class Choice:
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stops) if stops else None
         self._text = [echo] if echo else []
+        self._logprobs: list[TokenLogprobs] = []
+        self._num_chars = 0
 
-    def push(self, token: int, code: int) -> None:
+    def push(self, token: int, code: int, logprobs: tuple[float, list[int], list[float]] | None = None) -> None:
         """Take the next token; afterwards `finish_reason` says whether it was the last.
+
+        `logprobs` are the token's own, the best ids and theirs, where the request asks for them.
 
         An id that ended the output is counted and gives no text. A stop string wins over the length that it ends with.
         """
         self.num_tokens += 1
+        if logprobs is not None:
+            drawn, ids, values = logprobs
+            self._logprobs.append(TokenLogprobs(token, drawn, list(zip(ids, values, strict=True)), self._num_chars))
         text = "" if code in _WITHOUT_TEXT else self._detokenizer.push(token)
         if code:
             text += self._detokenizer.flush()
             self.finish_reason = _REASONS[FinishCode(code)]
+        self._num_chars += len(text)
         if self._matcher is not None and self.num_tokens >= self.params.min_tokens:
             text = self._search(text, self._matcher)
         if text:
@@ -99,6 +122,11 @@ class Choice:
         text = self._text[0] if len(self._text) == 1 else "".join(self._text)
         self._text.clear()
         return text
+
+    def take_logprobs(self) -> list[TokenLogprobs]:
+        """Return the logprobs of the tokens that came since the last call; those of tokens without text, too."""
+        logprobs, self._logprobs = self._logprobs, []
+        return logprobs
 
 
 class Generation:

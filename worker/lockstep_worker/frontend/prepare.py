@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from lockstep_worker.errors import RequestError
 from lockstep_worker.frontend.generation import Choice, Generation
-from lockstep_worker.frontend.schemas import ChatBody, CompletionBody, GenerationBody, Prompt
+from lockstep_worker.frontend.schemas import ChatBody, CompletionBody, Prompt
 from lockstep_worker.frontend.settings import FrontendSettings
 from lockstep_worker.frontend.tokenizer import TextTokenizer
 from lockstep_worker.request import MAX_STOP_TOKEN_IDS, SamplingParams
@@ -21,6 +21,7 @@ from lockstep_worker.request import MAX_STOP_TOKEN_IDS, SamplingParams
 _LONG_TEXT_CHARS = 4096
 """Longer texts are tokenized in a thread, so that streams go on."""
 _SEED_MASK = 2**63 - 1
+Body = CompletionBody | ChatBody
 
 
 class Preparation:
@@ -93,7 +94,7 @@ class Preparation:
             last = self._settings.vocab_size - 1
             raise RequestError(f"{field}: {_short(wrong)} is not a token id; ids go from 0 to {last}", field)
 
-    def _check_fields(self, body: GenerationBody, *, smallest_limit: int) -> None:
+    def _check_fields(self, body: Body, *, smallest_limit: int) -> None:
         limit = body.token_limit
         if limit is not None and limit < smallest_limit:
             raise RequestError(f"{_limit_field(body)} must be at least 1", _limit_field(body))
@@ -104,6 +105,7 @@ class Preparation:
         room = max(MAX_STOP_TOKEN_IDS - len(self._end_ids(body)), 0)
         if len(set(stop_ids)) > room:
             raise RequestError(f"stop_token_ids must hold at most {room} ids", "stop_token_ids")
+        self.check_ids([int(token) for token in body.logit_bias or ()], "logit_bias")
 
     def _check_prompt(self, ids: list[int], field: str) -> None:
         if not ids:
@@ -120,7 +122,7 @@ class Preparation:
         if num_sequences > limit:
             raise RequestError(f"{field} and n make {num_sequences} sequences; at most {limit} are allowed", field)
 
-    def _build(self, body: GenerationBody, prompts: list[list[int]], echoes: list[str], arrived_s: float) -> Generation:
+    def _build(self, body: Body, prompts: list[list[int]], echoes: list[str], arrived_s: float) -> Generation:
         choices: list[Choice] = []
         for prompt, echo in zip(prompts, echoes, strict=True):
             for params in self._params(body, len(prompt)):
@@ -141,7 +143,7 @@ class Preparation:
             arrived_s=arrived_s,
         )
 
-    def _params(self, body: GenerationBody, prompt_tokens: int) -> Iterator[SamplingParams]:
+    def _params(self, body: Body, prompt_tokens: int) -> Iterator[SamplingParams]:
         """Yield one set for each of the `n` outputs of a prompt; they differ in the seed."""
         max_tokens = self._max_tokens(body, prompt_tokens)
         min_tokens = body.min_tokens or 0
@@ -158,9 +160,14 @@ class Preparation:
                 end_ids=self._end_ids(body),
                 stop_token_ids=tuple(sorted(set(body.stop_token_ids or ()))),
                 min_tokens=min_tokens,
+                repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+                presence_penalty=body.presence_penalty or 0.0,
+                frequency_penalty=body.frequency_penalty or 0.0,
+                logit_bias=tuple(sorted((int(token), value) for token, value in (body.logit_bias or {}).items())),
+                logprobs=body.num_logprobs,
             )
 
-    def _max_tokens(self, body: GenerationBody, prompt_tokens: int) -> int:
+    def _max_tokens(self, body: Body, prompt_tokens: int) -> int:
         room = self._settings.max_model_len - prompt_tokens
         limit = room if body.token_limit is None else body.token_limit
         if limit > room:
@@ -171,7 +178,7 @@ class Preparation:
             )
         return limit
 
-    def _end_ids(self, body: GenerationBody) -> tuple[int, ...]:
+    def _end_ids(self, body: Body) -> tuple[int, ...]:
         return () if body.ignore_eos else self._settings.end_ids
 
 
@@ -194,7 +201,7 @@ def _split(prompt: Prompt) -> list[str | list[int]]:
     return [ids] if ids else [item for item in prompt if not isinstance(item, int)]
 
 
-def _limit_field(body: GenerationBody) -> str:
+def _limit_field(body: Body) -> str:
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         return "max_completion_tokens"
     return "max_tokens"

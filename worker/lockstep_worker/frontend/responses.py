@@ -30,12 +30,21 @@ class Usage(BaseModel):
     total_tokens: int
 
 
+class CompletionLogprobs(BaseModel):
+    """One entry a token, also for those without text; logprobs are the model's own, before any sampling option."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
 class CompletionChoice(BaseModel):
     """One output."""
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: str
 
 
@@ -58,12 +67,33 @@ class ReplyMessage(BaseModel):
     refusal: None = None
 
 
+class TopLogprob(BaseModel):
+    """A token that might have been drawn."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    """A token that was drawn."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    """One entry a token, also for those without text; logprobs are the model's own, before any sampling option."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
 class ChatChoice(BaseModel):
     """One reply."""
 
     index: int
     message: ReplyMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from lockstep_worker.frontend.answer import WholeAnswer
 from lockstep_worker.frontend.generation import Generation
+from lockstep_worker.frontend.logprobs import LogprobsWriter
 from lockstep_worker.frontend.responses import (
     ChatResponse,
     CompletionResponse,
@@ -68,10 +69,17 @@ def _respond(service: Service, generation: Generation, body: GenerationBody, *, 
         "created": int(time.time()),
         "model": service.settings.served_model_name,
     }
+    logprobs = LogprobsWriter(service.tokenizer.piece)
     if not body.stream:
-        return WholeAnswer(service.engine, generation, envelope, is_chat=is_chat)
+        return WholeAnswer(service.engine, generation, envelope, is_chat=is_chat, logprobs=logprobs)
     envelope["object"] = "chat.completion.chunk" if is_chat else "text_completion"
-    templates = EventTemplates(envelope, len(generation.choices), is_chat=is_chat, includes_usage=body.includes_usage)
+    templates = EventTemplates(
+        envelope,
+        len(generation.choices),
+        is_chat=is_chat,
+        includes_usage=body.includes_usage,
+        logprobs=logprobs,
+    )
     return EventStream(service.engine, generation, templates)
 
 

@@ -5,7 +5,7 @@ Fields of the OpenAI API that this server does not support are accepted only wit
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from lockstep_worker.request import MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS
+
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_INT32 = 2**31 - 1
@@ -26,26 +28,20 @@ MAX_INT32 = 2**31 - 1
 _UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "audio": (None,),
     "best_of": (None, 1),
-    "frequency_penalty": (None, 0, 0.0),
     "function_call": (None, "none"),
     "functions": (None, []),
-    "logit_bias": (None, {}),
-    "logprobs": (None, False),
     "metadata": (None, {}),
     "modalities": (None, ["text"]),
     "parallel_tool_calls": (None,),
     "prediction": (None,),
-    "presence_penalty": (None, 0, 0.0),
     "prompt_logprobs": (None,),
     "reasoning_effort": (None,),
-    "repetition_penalty": (None, 1, 1.0),
     "response_format": (None, {"type": "text"}),
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
     "suffix": (None, ""),
     "tool_choice": (None, "none"),
     "tools": (None, []),
-    "top_logprobs": (None,),
     "user": (None,),
     "web_search_options": (None,),
 }
@@ -87,6 +83,14 @@ def _valid_unicode(text: str) -> str:
     return text
 
 
+def _has_token_ids(bias: dict[str, float]) -> dict[str, float]:
+    """Check that the names of a JSON object are whole numbers as Python would write them, so that none comes twice."""
+    for name in bias:
+        if not (name.isascii() and name.isdigit() and str(int(name[:20])) == name):
+            raise PydanticCustomError("token_id", "must have token ids, which are whole numbers, as its keys")
+    return bias
+
+
 def _one_message(message: str) -> WrapValidator:
     """Report one error for a whole union instead of one for each of its members."""
 
@@ -115,6 +119,13 @@ Stop = Annotated[
         f"must be a string or a list of at most {MAX_STOPS} strings, each with 1 to {MAX_STOP_CHARS} characters"
     ),
 ]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+LogitBias = Annotated[
+    dict[Text, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]],
+    Field(max_length=MAX_LOGIT_BIAS),
+    AfterValidator(_has_token_ids),
+]
 
 
 class _Strict(BaseModel):
@@ -130,6 +141,7 @@ class StreamOptions(_Strict):
 class GenerationBody(_Strict):
     """What both ways to generate have in common."""
 
+    unsupported: ClassVar[dict[str, tuple[object, ...]]] = _UNSUPPORTED
     model: Text
     max_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
     min_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
@@ -139,6 +151,10 @@ class GenerationBody(_Strict):
     top_k: int | None = Field(None, ge=-1, le=MAX_INT32, description="0 and -1 are off.")
     min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: float | None = Field(None, ge=0.1, le=10, allow_inf_nan=False)
+    logit_bias: LogitBias | None = None
     stop: Stop | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
@@ -148,7 +164,7 @@ class GenerationBody(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
-        return _drop_neutral(data, _UNSUPPORTED)
+        return _drop_neutral(data, cls.unsupported)
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> Self:
@@ -175,8 +191,21 @@ class GenerationBody(_Strict):
 class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
+    unsupported = _UNSUPPORTED | {"top_logprobs": (None,)}
     prompt: Prompt
     echo: bool | None = None
+    logprobs: TopLogprobs | None = None
+
+    @model_validator(mode="after")
+    def _no_logprobs_of_the_prompt(self) -> Self:
+        if self.echo and self.logprobs is not None:
+            raise PydanticCustomError("echo", "logprobs together with echo is not supported by this server")
+        return self
+
+    @property
+    def num_logprobs(self) -> int:
+        """How many best tokens are wanted at each place; -1 when not even the drawn one's logprob is."""
+        return -1 if self.logprobs is None else self.logprobs
 
 
 class TextPart(_Strict):
@@ -209,6 +238,19 @@ class ChatBody(GenerationBody):
 
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
+
+    @model_validator(mode="after")
+    def _top_needs_logprobs(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise PydanticCustomError("top_logprobs", "top_logprobs is allowed only when logprobs is true")
+        return self
+
+    @property
+    def num_logprobs(self) -> int:
+        """See `CompletionBody`."""
+        return (self.top_logprobs or 0) if self.logprobs else -1
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:

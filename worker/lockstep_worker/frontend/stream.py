@@ -14,6 +14,7 @@ from starlette.types import Send
 
 from lockstep_worker.frontend.engine import Engine
 from lockstep_worker.frontend.generation import Choice, Generation
+from lockstep_worker.frontend.logprobs import LogprobsWriter
 from lockstep_worker.frontend.respond import Responder, send_error
 
 _encode = msgspec.json.encode
@@ -30,13 +31,23 @@ class EventTemplates:
         num_choices: how many choices take part.
         is_chat: whether text is a `delta` with its own opening event.
         includes_usage: whether every chunk has `usage`, and a last one holds the counts.
+        logprobs: writes logprobs, where they are asked for.
     """
 
-    def __init__(self, envelope: dict[str, Any], num_choices: int, *, is_chat: bool, includes_usage: bool) -> None:
+    def __init__(
+        self,
+        envelope: dict[str, Any],
+        num_choices: int,
+        *,
+        is_chat: bool,
+        includes_usage: bool,
+        logprobs: LogprobsWriter,
+    ) -> None:
         self._envelope = envelope
         self._is_chat = is_chat
         self._usage: dict[str, Any] = {"usage": None} if includes_usage else {}
         self._includes_usage = includes_usage
+        self._logprobs = logprobs
         self._texts = [self._split(index) for index in range(num_choices)]
 
     def opening(self) -> bytes:
@@ -46,15 +57,16 @@ class EventTemplates:
         delta = {"role": "assistant", "content": ""}
         return b"".join(self._event(index, {"delta": delta}, None) for index in range(len(self._texts)))
 
-    def text(self, index: int, text: str) -> bytes:
-        """Return an event with text of one choice."""
-        before, after = self._texts[index]
-        return before + _encode(text) + after
+    def text(self, choice: Choice) -> bytes:
+        """Return an event with the text that one choice has."""
+        if choice.params.logprobs >= 0:
+            return self._with_logprobs(choice)
+        before, after = self._texts[choice.index]
+        return before + _encode(choice.take_text()) + after
 
-    def finish(self, index: int, text: str, reason: str) -> bytes:
+    def finish(self, choice: Choice) -> bytes:
         """Return the last event of one choice."""
-        content = {"delta": {"content": text} if text else {}} if self._is_chat else {"text": text}
-        return self._event(index, content, reason)
+        return self._with_logprobs(choice)
 
     def ending(self, generation: Generation) -> bytes:
         """Return what comes after all choices."""
@@ -62,8 +74,19 @@ class EventTemplates:
             return DONE
         return _line({**self._envelope, "choices": [], "usage": count_usage(generation)}) + DONE
 
-    def _event(self, index: int, content: dict[str, Any], reason: str | None) -> bytes:
-        choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
+    def _with_logprobs(self, choice: Choice) -> bytes:
+        text = choice.take_text()
+        content = {"delta": {"content": text} if text else {}} if self._is_chat else {"text": text}
+        write = self._logprobs.for_chat if self._is_chat else self._logprobs.for_completion
+        logprobs = write(choice)
+        return self._event(
+            choice.index, content, choice.finish_reason, None if logprobs is None else logprobs.model_dump()
+        )
+
+    def _event(
+        self, index: int, content: dict[str, Any], reason: str | None, logprobs: dict[str, Any] | None = None
+    ) -> bytes:
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
         return _line({**self._envelope, "choices": [choice], **self._usage})
 
     def _split(self, index: int) -> tuple[bytes, bytes]:
@@ -105,9 +128,9 @@ class EventStream(Responder):
         for choice in sorted(self._unfinished, key=_index) if len(self._unfinished) > 1 else tuple(self._unfinished):
             if choice.finish_reason is not None:
                 self._unfinished.remove(choice)
-                yield self._templates.finish(choice.index, choice.take_text(), choice.finish_reason)
+                yield self._templates.finish(choice)
             elif choice.has_text:
-                yield self._templates.text(choice.index, choice.take_text())
+                yield self._templates.text(choice)
 
     def _ending(self) -> bytes:
         error = self._generation.error

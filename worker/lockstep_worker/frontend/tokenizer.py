@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.frontend.chat import ChatTemplate
-from lockstep_worker.frontend.detokenize import Detokenizer, build_detokenizers
+from lockstep_worker.frontend.detokenize import Detokenizer, build_detokenizers, build_pieces
 
 
 class TextTokenizer:
@@ -24,6 +24,7 @@ class TextTokenizer:
         self._backend = backend
         self.chat = chat
         self._detokenizers = build_detokenizers(backend)
+        self.piece = build_pieces(backend)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of a text. It releases the interpreter lock, so long texts may run in a thread."""

@@ -1,4 +1,8 @@
-"""Shape the logits before a draw, in one documented order: end ids banned, temperature, top-k, top-p, min-p.
+"""Shape the logits before a draw, in one documented order.
+
+Logit bias, repetition penalty, frequency and presence penalty, bans of `min_tokens`, temperature, top-k, top-p, min-p.
+Greedy rows take the best entry after the bans. A row that does not ask for a step passes it bit for bit unchanged, so
+what its neighbours ask for is nothing to it.
 
 Shapes: n rows, V vocabulary. A banned entry is minus infinity.
 """
@@ -11,6 +15,25 @@ from torch import Tensor
 from lockstep_worker.sampling.columns import NO_TOKEN, Columns
 
 BANNED = float("-inf")
+
+
+def add_bias(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
+    """Add each row's biases; unused places add zero to column 0."""
+    return logits_nV.scatter_add(1, columns.bias_ids[rows].clamp(min=0), columns.bias[rows])
+
+
+def penalize(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
+    """Make tokens that were there before less likely.
+
+    The repetition penalty divides positive logits of tokens of the prompt and the output and multiplies negative ones
+    (Keskar et al., "CTRL", 2019). The other two are differences, and know the output only.
+    """
+    is_seen, generated = columns.counts.read(rows)
+    repetition = columns.repetition_penalty[rows].unsqueeze(1)
+    repeated = torch.where(logits_nV > 0, logits_nV / repetition, logits_nV * repetition)
+    logits_nV = torch.where(is_seen, repeated, logits_nV)
+    logits_nV = logits_nV - columns.frequency_penalty[rows].unsqueeze(1) * generated
+    return logits_nV - columns.presence_penalty[rows].unsqueeze(1) * (generated > 0)
 
 
 def ban_end_ids(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:

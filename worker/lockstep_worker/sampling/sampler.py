@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lockstep_worker.sampling.columns import Columns, Needs
 from lockstep_worker.sampling.finish import finish_codes
-from lockstep_worker.sampling.logits import ban_end_ids, scale, truncate
+from lockstep_worker.sampling.logits import add_bias, ban_end_ids, penalize, scale, truncate
 
 
 def _signed(value: int) -> int:
@@ -30,7 +30,7 @@ def sample(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> t
     Args:
         logits_nV: float32 [n, V] on the columns' device.
         rows: int64 [n], the slots that sample in this step, each once.
-        columns: the device columns; `last_token`, `length` and `finished` are written.
+        columns: the device columns; `last_token`, `length`, `finished` and `counts` are written.
         needs: what some row asks for.
 
     Returns:
@@ -44,11 +44,17 @@ def sample(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> t
     codes = torch.where(alive, finish_codes(tokens, rows, columns), before)
     columns.last_token[rows] = torch.where(alive, tokens, columns.last_token[rows])
     columns.finished[rows] = codes
+    if needs.penalties:
+        columns.counts.add(rows, tokens, alive)
     return tokens, codes
 
 
 def draw(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> Tensor:
     """Draw one token a row: int64 [n]; rows with temperature 0 get the arg-max, the lowest id on ties."""
+    if needs.bias:
+        logits_nV = add_bias(logits_nV, rows, columns)
+    if needs.penalties:
+        logits_nV = penalize(logits_nV, rows, columns)
     if needs.min_tokens:
         logits_nV = ban_end_ids(logits_nV, rows, columns)
     greedy = logits_nV.argmax(dim=1)

@@ -1,0 +1,41 @@
+"""What the model itself thought of the tokens drawn: log-softmax of its logits, before anything shapes them.
+
+Only rows that ask are worked out, and only their best entries leave the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprobs:
+    """Of m rows, with the K best entries each, best first."""
+
+    drawn: Tensor
+    """float32 [m], of the drawn token, which need not be among the best"""
+    ids: Tensor
+    """int32 [m, K]"""
+    values: Tensor
+    """float32 [m, K]"""
+
+    def to_host(self) -> TopLogprobs:
+        """Start the way to the host; the result may be read once the device has come so far."""
+        return TopLogprobs(*(tensor.to("cpu", non_blocking=True) for tensor in (self.drawn, self.ids, self.values)))
+
+
+def top_logprobs(logits_nV: Tensor, tokens: Tensor, places: Tensor, width: int) -> TopLogprobs:
+    """Work out the logprobs of some rows.
+
+    Args:
+        logits_nV: float32 [n, V], as the model gave them.
+        tokens: int64 [n], the tokens drawn.
+        places: int64 [m], which of the n rows.
+        width: K, at most V.
+    """
+    logprobs = logits_nV[places].log_softmax(dim=1)
+    drawn = logprobs.gather(1, tokens[places].unsqueeze(1)).squeeze(1)
+    values, ids = logprobs.topk(width, dim=1)
+    return TopLogprobs(drawn, ids.int(), values)
