@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 
 from support import recall_model
 from support.serve_group import ServeGroup, completion, serve_group
@@ -54,6 +55,30 @@ def test_fifty_prompts_at_once_give_the_tokens_of_transformers(
     assert found == expected
     again = asyncio.run(ask_all(group.url, prompts[:10]))  # now from the prefix cache
     assert [answer["choices"][0]["text"] for answer in again] == [text for text, _ in expected[:10]]
+
+
+def test_penalties_bias_and_logprobs_take_effect_over_http(group: ServeGroup, prompts: list[list[int]]) -> None:
+    model, prompt, count = recall_model.reference(), prompts[0], 16
+    options: dict[str, Any] = {"max_tokens": count, "ignore_eos": True, "logprobs": 2}
+    with group.client() as client:
+
+        def ask(**fields: Any) -> dict[str, Any]:
+            answer = client.post("/v1/completions", json=completion(prompt, **(options | fields)))
+            assert answer.status_code == 200, answer.text
+            logprobs: dict[str, Any] = answer.json()["choices"][0]["logprobs"]
+            return logprobs
+
+        penalized = ask(repetition_penalty=1.5)
+        forced = ask(logit_bias={"70": 100, "71": -100})
+    expected = model.generate(
+        torch.tensor([prompt]), max_new_tokens=count, do_sample=False, repetition_penalty=1.5, eos_token_id=None
+    )
+    with torch.no_grad():
+        logprobs = model(expected).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    drawn = logprobs.gather(1, expected[0, len(prompt) :, None])[:, 0].tolist()
+    assert penalized["token_logprobs"] == pytest.approx(drawn, abs=1e-3)
+    assert len(set(forced["tokens"])) == 1
+    assert all(value < -1 for value in forced["token_logprobs"]), "they are those before the bias"
 
 
 def test_sigterm_lets_a_running_request_finish_and_ends_with_zero(group: ServeGroup, prompts: list[list[int]]) -> None:
