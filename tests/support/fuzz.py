@@ -104,7 +104,8 @@ class Inspector:
         table = self.scheduler.table
         held = [sequence for sequence in table.sequences if sequence is not None]
         assert self.scheduler.num_running == len(held)
-        assert table.num_ineligible == sum(bool(sequence.params.stop_token_ids) for sequence in held)
+        diverted = [bool(one.params.stop_token_ids) or one.params.logprobs >= 0 for one in held]
+        assert table.num_ineligible == sum(diverted)
         assert self.scheduler.num_requests == len(held) + len(self.scheduler.waiting)
 
     def _check_row(self, row: int, start: int, count: int) -> None:
