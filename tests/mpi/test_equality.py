@@ -58,27 +58,27 @@ def test_fifty_prompts_at_once_give_the_tokens_of_transformers(
 
 
 def test_penalties_bias_and_logprobs_take_effect_over_http(group: ServeGroup, prompts: list[list[int]]) -> None:
-    model, prompt, count = recall_model.reference(), prompts[0], 16
-    options: dict[str, Any] = {"max_tokens": count, "ignore_eos": True, "logprobs": 2}
+    """Greedy under a repetition penalty, and a forced token, beside transformers' own tokens and log-softmax."""
+    model, prompt, count, forced_id = recall_model.reference(), prompts[0], 16, 70
+    penalized = torch.tensor([prompt])
+    penalized = model.generate(penalized, max_new_tokens=count, do_sample=False, repetition_penalty=1.5)
+    count = penalized.shape[1] - len(prompt)
+    forced = torch.tensor([prompt + [forced_id] * count])
     with group.client() as client:
-
-        def ask(**fields: Any) -> dict[str, Any]:
-            answer = client.post("/v1/completions", json=completion(prompt, **(options | fields)))
+        for ids, options in (
+            (penalized, {"repetition_penalty": 1.5}),
+            (forced, {"logit_bias": {str(forced_id): 100, "223": -100}}),
+        ):
+            body = completion(prompt, max_tokens=count, logprobs=2, **options)
+            answer = client.post("/v1/completions", json=body)
             assert answer.status_code == 200, answer.text
-            logprobs: dict[str, Any] = answer.json()["choices"][0]["logprobs"]
-            return logprobs
-
-        penalized = ask(repetition_penalty=1.5)
-        forced = ask(logit_bias={"70": 100, "71": -100})
-    expected = model.generate(
-        torch.tensor([prompt]), max_new_tokens=count, do_sample=False, repetition_penalty=1.5, eos_token_id=None
-    )
-    with torch.no_grad():
-        logprobs = model(expected).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-    drawn = logprobs.gather(1, expected[0, len(prompt) :, None])[:, 0].tolist()
-    assert penalized["token_logprobs"] == pytest.approx(drawn, abs=1e-3)
-    assert len(set(forced["tokens"])) == 1
-    assert all(value < -1 for value in forced["token_logprobs"]), "they are those before the bias"
+            with torch.no_grad():
+                logprobs = model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            drawn = logprobs.gather(1, ids[0, len(prompt) :, None])[:, 0].tolist()
+            found = answer.json()["choices"][0]["logprobs"]
+            assert found["token_logprobs"] == pytest.approx(drawn, abs=1e-3)
+            best = [max(top.values()) for top in found["top_logprobs"]]
+            assert best == pytest.approx(logprobs.amax(-1).tolist(), abs=1e-3)
 
 
 def test_sigterm_lets_a_running_request_finish_and_ends_with_zero(group: ServeGroup, prompts: list[list[int]]) -> None:
