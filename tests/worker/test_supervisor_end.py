@@ -23,12 +23,16 @@ sys.exit(supervise(config, os.environ, rank_module=module, termination_log=log))
 """
 
 
+def search_path(directory: Path) -> str:
+    return os.pathsep.join((str(directory), os.environ.get("PYTHONPATH", "")))
+
+
 def run_rank(directory: Path, source: str) -> tuple[int, dict[str, object]]:
     """Supervise one rank that runs a given source; return the exit code and the termination message."""
     (directory / "the_rank.py").write_text(source)
     log = directory / "termination-log"
     log.touch()
-    environ = {**os.environ, "PYTHONPATH": str(directory)}
+    environ = {**os.environ, "PYTHONPATH": search_path(directory)}
     command = [sys.executable, "-c", PROGRAM, Config(model="m", device="cpu").to_json(), "the_rank", str(log)]
     result = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     return result.returncode, json.loads(log.read_text())
@@ -79,7 +83,7 @@ os.kill(os.getpid(), signal.SIGALRM)
 def test_a_flood_of_output_is_passed_on_whole(tmp_path: Path) -> None:
     (tmp_path / "the_rank.py").write_text("import sys\nfor i in range(50_000): print('line', i, file=sys.stderr)")
     command = [sys.executable, "-c", PROGRAM, Config(model="m").to_json(), "the_rank", str(tmp_path / "none")]
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environ = {**os.environ, "PYTHONPATH": search_path(tmp_path)}
     result = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     lines = [line for line in result.stderr.splitlines() if line.startswith("line ")]
     assert (result.returncode, lines) == (0, [f"line {number}" for number in range(50_000)])
