@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from lockstep_worker.dist.comm import Comm, SingleComm
+from lockstep_worker.dist.replica import Replica
 from lockstep_worker.executor.launch import Launched, Launcher
 from lockstep_worker.executor.loop import Loop, Parts, Source
+from lockstep_worker.executor.routing import Router
 from lockstep_worker.executor.scheduler import Plan, Scheduler
 from lockstep_worker.executor.slots import SlotTable
 from lockstep_worker.health.hang import HangDetector
@@ -83,6 +85,9 @@ class LocalGroup:
     overlap: bool = True
     prefix_cache: bool = True
     comm: Comm = field(default_factory=SingleComm)
+    replica: Replica | None = None
+    """Default: all ranks run every request."""
+    cache_aware: bool = True
 
     def __post_init__(self) -> None:
         longest = self.model.max_model_len
@@ -93,6 +98,8 @@ class LocalGroup:
         self.registry = CollectorRegistry()
         self.metrics = RankMetrics(self.registry, 0)
         self.detector = HangDetector(0, on_hang=lambda hang: None)
+        self.replica = self.replica or Replica(rank=self.comm.rank, width=self.comm.size)
+        self.router = Router(self.comm, self.replica, pool, self.metrics, cache_aware=self.cache_aware)
 
     def run(self, turns: Iterable[list[Inbound]]) -> Record:
         return self.follow(Script([*turns, [Shutdown()]]), Record())
@@ -101,6 +108,8 @@ class LocalGroup:
         """Run until the source's shutdown; `look` sees every plan."""
         parts = Parts(
             comm=self.comm,
+            replica=self.replica,
+            router=self.router,
             scheduler=self.scheduler,
             launcher=Watch(self.scheduler, self.model, look),
             detector=self.detector,

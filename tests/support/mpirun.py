@@ -12,12 +12,13 @@ TESTS = Path(__file__).parents[1]
 
 def mpirun(ranks: int, module: str, *arguments: str, timeout_s: float = 200) -> str:
     """Run `python -m mpi4py -m MODULE` on so many ranks to a good end; return what they printed."""
+    inherited = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
     environ = {
         **os.environ,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent))),
+        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent), *inherited]),
     }
     launcher = [str(Path(sys.executable).parent / "mpirun"), "-n", str(ranks), "--map-by", ":OVERSUBSCRIBE"]
     done = subprocess.run(

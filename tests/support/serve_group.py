@@ -38,7 +38,7 @@ class ServeGroup:
     """
 
     def __init__(self, *, rank_module: str | None = None, **options: Any) -> None:
-        self.ranks: int = options.setdefault("tensor_parallel", 2)
+        self.ranks: int = options.setdefault("tensor_parallel", 2) * options.get("data_parallel", 1)
         self.port, metrics_port = free_ports(1 + self.ranks)
         options |= {"model": str(MODEL), "port": self.port, "metrics_port": metrics_port, "device": "cpu"}
         self.url = f"http://127.0.0.1:{self.port}"
@@ -172,7 +172,8 @@ def _command(rank_module: str | None, options: dict[str, Any]) -> list[str]:
 def _environ() -> dict[str, str]:
     tests = Path(__file__).parents[1]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
-    return environ | {"PYTHONPATH": os.pathsep.join((str(tests), str(tests.parent)))}
+    inherited = [environ["PYTHONPATH"]] if "PYTHONPATH" in environ else []
+    return environ | {"PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent), *inherited])}
 
 
 def _read_proc(pid: int, name: str) -> str:

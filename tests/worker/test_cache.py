@@ -36,6 +36,23 @@ def test_blocks_in_use_are_shared_and_freed_by_the_last_holder() -> None:
     pool.check()
 
 
+def test_a_probe_finds_what_a_match_would_and_leaves_no_trace() -> None:
+    pool = BlockPool(4, 2)
+    assert pool.probe([1, 2, 3, 4, 9]) == 0
+    first = serve(pool, [1, 2, 3, 4])
+    pool.release(first)
+    second = serve(pool, [5, 6])
+    pool.release(second)
+    queried = pool.query_tokens
+    assert pool.probe([1, 2, 3, 4, 9]) == 4
+    assert pool.probe([1, 2, 3, 4]) == 2
+    assert pool.probe([7]) == 0
+    assert (pool.hit_tokens, pool.query_tokens, pool.num_free) == (0, queried, 4)
+    pool.allocate(2)  # had the probe touched the first chain, the second would have been evicted before it
+    assert pool.probe([5, 6, 7]) == 2
+    pool.check()
+
+
 @pytest.mark.parametrize("length", [4, 8, 12])
 def test_a_full_hit_still_computes_the_last_token(length: int) -> None:
     pool = BlockPool(8, 4)

@@ -84,7 +84,12 @@ def test_every_fault_of_every_source_is_reported_at_once(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        pytest.param({"data_parallel": 2}, "data_parallel: 2 is not supported yet; the limit is 1", id="data-parallel"),
+        pytest.param({"data_parallel": 0}, "data_parallel: 0 is below the limit, 1", id="no-copy"),
+        pytest.param({"port": 9403, "data_parallel": 2, "tensor_parallel": 2}, "port: 9403 is taken", id="all-ranks"),
+        pytest.param({"routing": "random"}, "routing: 'random' is not one of", id="routing"),
+        pytest.param(
+            {"routing": "cache-aware", "prefix_cache": False}, "routing: cache-aware needs prefix_cache", id="no-cache"
+        ),
         pytest.param({"max_batch_size": 1025}, "max_batch_size: 1025 is above the limit, 1024", id="too-many-slots"),
         pytest.param({"max_num_tokens": 63}, "max_num_tokens: 63 is below max_batch_size, 64", id="budget"),
         pytest.param({"kv_cache_memory_fraction": 0.0}, "must be above 0", id="no-memory"),

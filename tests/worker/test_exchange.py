@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from lockstep_worker.bench.counting import CountingComm
 from lockstep_worker.dist.comm import Pending, Row, SingleComm
+from lockstep_worker.errors import RankDiverged
 from lockstep_worker.executor.exchange import Column, Exchange, Exchanged, Status
 from lockstep_worker.executor.idle import wait_asleep, wait_awake
 from lockstep_worker.metrics import RankMetrics
@@ -19,7 +20,7 @@ ITEMS: list[Inbound] = [NewRequest(7, [1, 2, 3], SamplingParams(max_tokens=4, en
 
 def run_one(comm: CountingComm, items: list[Inbound], active: int = 0) -> Exchanged:
     exchange = Exchange(comm, RankMetrics(CollectorRegistry(), comm.rank))
-    exchange.post(Status(step=3, active=active, free_blocks=5, digest=9), items)
+    exchange.post(Status(step=3, active=active, running=1, tokens=8, free_blocks=5, digest=9, routes=4), items)
     assert exchange.posted
     exchanged = exchange.complete(wait_awake)
     assert not exchange.posted
@@ -35,7 +36,7 @@ def test_a_single_rank_gets_its_items_as_they_are_and_sends_nothing() -> None:
 
 def test_a_row_says_where_a_rank_stands() -> None:
     rows = run_one(CountingComm(SingleComm()), [], active=2).rows
-    assert rows[0, : Column.ENTERED_NS].tolist() == [3, 0, 2, 5, 9]
+    assert rows[0, : Column.ENTERED_NS].tolist() == [3, 0, 2, 1, 8, 5, 9, 4]
 
 
 @pytest.mark.parametrize(("items", "active", "idle"), [([], 0, True), ([], 1, False), ([Cancel(1)], 0, False)])
@@ -83,6 +84,45 @@ def test_another_rank_decodes_what_rank_0_announced() -> None:
     assert exchanged.items == ITEMS
     assert [name for name, _ in comm.operations] == ["allgather", "broadcast"]
     assert exchanged.skew_s == pytest.approx(2e-3)
+
+
+def status(**different: int) -> Status:
+    return Status(**{**dict.fromkeys(Status.__slots__, 0), **different})
+
+
+class Peers(SingleComm):
+    """Plays rank 0 of a group whose other rows were written down before."""
+
+    def __init__(self, *others: Status) -> None:
+        self.size = 1 + len(others)
+        self.others = others
+
+    def start_allgather(self, row: Row) -> Pending:
+        rows = [row.copy() for _ in self.others]
+        for other, said in zip(rows, self.others, strict=True):
+            other[[Column.STEP, Column.DIGEST, Column.ROUTES]] = said.step, said.digest, said.routes
+        return Rows(row, *rows)
+
+
+def meet(width: int, *others: Status) -> None:
+    exchange = Exchange(Peers(*others), RankMetrics(CollectorRegistry(), 0), width)
+    exchange.post(status(), [])
+    exchange.complete(wait_awake)
+
+
+def test_ranks_of_one_replica_must_have_the_same_tokens_and_those_of_another_need_not() -> None:
+    meet(2, status(), status(digest=5), status(digest=5))
+    meet(1, status(digest=5))
+    with pytest.raises(RankDiverged, match="digest"):
+        meet(2, status(), status(digest=5), status(digest=6))
+    with pytest.raises(RankDiverged, match="digest"):
+        meet(2, status(digest=5))
+
+
+@pytest.mark.parametrize("different", ["step", "routes"])
+def test_all_ranks_must_be_in_one_step_and_route_alike(different: str) -> None:
+    with pytest.raises(RankDiverged, match=different):
+        meet(1, status(**{different: 5}))
 
 
 def test_without_an_announcement_there_is_no_broadcast() -> None:

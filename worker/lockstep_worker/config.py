@@ -57,11 +57,24 @@ class Config:
     )
 
     tensor_parallel: int = declare(1, "group", "ranks that share each layer", low=1, high=1024)
-    data_parallel: int = declare(1, "group", "copies of the model; only 1 is supported yet", low=1)
+    data_parallel: int = declare(
+        1, "group", "copies of the model, each on --tensor-parallel ranks of its own", low=1, high=1024
+    )
+    routing: str = declare(
+        "auto",
+        "group",
+        "which copy a request goes to: the one with the least to do, or the one that holds its prompt's beginning, "
+        "unless that has too much to do; auto is cache-aware with the prefix cache, else least-loaded",
+        choices=("auto", "least-loaded", "cache-aware"),
+    )
     device: str = declare("auto", "group", "where the model runs", choices=("auto", "cpu", "cuda"))
 
-    max_batch_size: int = declare(64, "engine", "requests that run at once (slots)", low=1, high=1024)
-    max_num_tokens: int = declare(2048, "engine", "tokens that one step may process", low=1, high=1 << 20)
+    max_batch_size: int = declare(
+        64, "engine", "requests that run at once on a copy of the model (slots)", low=1, high=1024
+    )
+    max_num_tokens: int = declare(
+        2048, "engine", "tokens that one step may process on a copy of the model", low=1, high=1 << 20
+    )
     max_queued: int = declare(4096, "engine", "requests that may wait; more are refused with 429", low=1)
     overlap: bool = declare(True, "engine", "launch a step before the previous one's tokens are read")
 
@@ -93,8 +106,8 @@ class Config:
             raise ConfigError(problems)
 
     def _conflicts(self) -> Iterator[str]:
-        if self.data_parallel > 1:
-            yield f"data_parallel: {self.data_parallel} is not supported yet; the limit is 1"
+        if self.routing == "cache-aware" and not self.prefix_cache:
+            yield "routing: cache-aware needs prefix_cache, which is off"
         if self.max_num_tokens < self.max_batch_size:
             yield (
                 f"max_num_tokens: {self.max_num_tokens} is below max_batch_size, {self.max_batch_size}: "
@@ -110,6 +123,11 @@ class Config:
     def world_size(self) -> int:
         """Number of ranks in the group."""
         return self.tensor_parallel * self.data_parallel
+
+    @property
+    def is_cache_aware(self) -> bool:
+        """Whether requests are routed by what the prefix caches hold."""
+        return self.routing == "cache-aware" or (self.routing == "auto" and self.prefix_cache)
 
     def to_json(self) -> str:
         """Write all fields as one JSON object, as the ranks get it in argv."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,11 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import zmq
 
 from lockstep_worker import contract
 from lockstep_worker.config import Config
+from lockstep_worker.dist.comm import Comm
 from lockstep_worker.errors import ConfigError
-from lockstep_worker.frontend.settings import FrontendSettings
+from lockstep_worker.executor.publish import Outlet
+from lockstep_worker.frontend.settings import FrontendSettings, RemoteOutbound
 from lockstep_worker.model.forward import Model
 
 READY_TIMEOUT_S = 10.0
@@ -30,15 +34,43 @@ _END_GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class _Whereabouts:
+    """What rank 0 tells its peers of the link; over MPI only, for it holds the key that other hosts connect with."""
+
+    host: str
+    folder: str
+    outlet: Outlet
+    """For ranks on other hosts; without an address when there are none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
-    """The sockets between the frontend and the ranks of its host, in a folder that only this user can enter."""
+    """The sockets between the frontend and the ranks.
+
+    On its host they are in a folder that only this user can enter; from other hosts ranks publish over TCP with CURVE.
+    """
 
     folder: Path
+    outlet: Outlet
+    """Where this rank publishes."""
+    remote: RemoteOutbound | None = None
+    """On rank 0: what the frontend binds for ranks on other hosts, where there are any."""
 
     @classmethod
-    def create(cls) -> Link:
-        """Make the folder, with mode 0700."""
-        return cls(Path(tempfile.mkdtemp(prefix="lockstep-")))
+    def share(cls, comm: Comm) -> Link:
+        """Make the folder, with mode 0700, and the keys on rank 0, and tell all ranks; blocking, at start."""
+        host = socket.gethostname()
+        is_here = host == comm.share_text(host)
+        remote, mine = None, ""
+        if not all(row[0] for row in comm.gather_once([is_here])) and comm.rank == 0:
+            remote, outlet = _make_keys()
+        else:
+            outlet = Outlet("")
+        if comm.rank == 0:
+            mine = msgspec.json.encode(_Whereabouts(host, tempfile.mkdtemp(prefix="lockstep-"), outlet)).decode()
+        told = msgspec.json.decode(comm.share_text(mine), type=_Whereabouts)
+        folder = Path(told.folder)
+        return cls(folder, Outlet(f"ipc://{folder}/out") if is_here else told.outlet, remote)
 
     @property
     def inbound(self) -> str:
@@ -50,14 +82,20 @@ class Link:
         """Ranks to frontend."""
         return f"ipc://{self.folder}/out"
 
-    @property
-    def is_here(self) -> bool:
-        """Whether this rank shares rank 0's host."""
-        return self.folder.is_dir()
-
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _make_keys() -> tuple[RemoteOutbound, Outlet]:
+    """Choose an address of this host and a free port on it, and make the frontend's keys and those of its peers."""
+    address = socket.gethostbyname(socket.gethostname())
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        address = f"tcp://{address}:{probe.getsockname()[1]}"
+    (public, secret), (peer_public, peer_secret) = ([key.decode() for key in zmq.curve_keypair()] for _ in range(2))
+    remote = RemoteOutbound(address=address, public_key=public, secret_key=secret, rank_keys=(peer_public,))
+    return remote, Outlet(address, public, peer_public, peer_secret)
 
 
 def read_api_key(path: str | None) -> str | None:
@@ -99,6 +137,8 @@ class FrontendProcess:
             end_ids=model.end_ids,
             inbound=link.inbound,
             outbound=link.outbound,
+            outbound_remote=link.remote,
+            num_publishers=config.data_parallel,
             parent_pid=os.getpid(),
             host=config.host,
             port=config.port,

@@ -7,6 +7,7 @@ microsecond; children with labels are looked up once, at construction.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from lockstep_worker.contract import METRIC_PREFIX
 
 PHASES = ("exchange", "admit", "schedule", "launch", "collect", "update", "publish")
 KINDS = ("empty", "decode", "prefill", "mixed")
-OPS = ("exchange", "payload")
+OPS = ("exchange", "payload", "prefix_matches")
 OUTCOMES = ("stop", "length", "cancelled", "disconnect", "refused", "error")
 
 _STEP_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -168,7 +169,7 @@ class RankMetrics:
         collectives = metrics["collectives_total"]
         self.collectives_total: dict[tuple[str, ...], Counter] = {
             pair: collectives.labels(str(rank), *pair)
-            for pair in (("exchange", "executed"), ("payload", "executed"), ("payload", "skipped"))
+            for pair in [("exchange", "executed"), *itertools.product(OPS[1:], ("executed", "skipped"))]
         }
         self.collective_bytes_total: dict[tuple[str, ...], Counter] = family.children(
             metrics["collective_bytes_total"], OPS

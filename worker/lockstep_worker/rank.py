@@ -11,7 +11,6 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import zmq
@@ -21,11 +20,13 @@ from lockstep_worker import contract
 from lockstep_worker.config import Config
 from lockstep_worker.dist.comm import Comm, MpiComm, SingleComm, local_rank
 from lockstep_worker.dist.group import form_group, leave_group
+from lockstep_worker.dist.replica import Replica
 from lockstep_worker.errors import ConfigError, UnsupportedModel
 from lockstep_worker.executor.admission import Intake, Limits
 from lockstep_worker.executor.launch import Launcher
 from lockstep_worker.executor.loop import Loop, Parts
 from lockstep_worker.executor.publish import Publisher, say_engine_down
+from lockstep_worker.executor.routing import Router
 from lockstep_worker.executor.scheduler import Scheduler
 from lockstep_worker.executor.slots import SlotTable
 from lockstep_worker.frontend_process import FrontendProcess, Link, read_api_key
@@ -56,6 +57,7 @@ class Rank:
     def __init__(self, config: Config, comm: Comm) -> None:
         self.config = config
         self.comm = comm
+        self.replica = Replica.of(comm.rank, tensor_parallel=config.tensor_parallel, data_parallel=config.data_parallel)
         self.registry = CollectorRegistry()
         self.metrics = RankMetrics(self.registry, comm.rank)
         self.readiness = Readiness()
@@ -63,7 +65,7 @@ class Rank:
             config.hang_timeout, on_hang=lambda hang: self.end(contract.EXIT_HANG, hang.reason)
         )
         self.registry.register(HangCollector(self._read_detector, comm.rank))
-        self.link = Link(Path(comm.share_text(str(Link.create().folder) if comm.rank == 0 else "")))
+        self.link = Link.share(comm)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.frontend: FrontendProcess | None = None
         self.asked_to_drain = False
@@ -90,9 +92,14 @@ class Rank:
         config, comm = self.config, self.comm
         device = choose_device(config.device, local_rank())
         log.info("loading %s on %s as rank %d of %d", config.model, device, comm.rank, comm.size)
-        group = form_group(comm, device)
+        replica = self.replica
         model = load_model(
-            config.model, device=device, dtype=config.dtype, tp_rank=comm.rank, tp_size=comm.size, tp_group=group
+            config.model,
+            device=device,
+            dtype=config.dtype,
+            tp_rank=replica.rank,
+            tp_size=replica.width,
+            tp_group=form_group(comm, replica, device),
         )
         max_model_len = choose_max_model_len(config.max_model_len, model.max_model_len)
         mine = choose_num_blocks(config, model.kv_bytes_per_block(config.block_size), max_model_len, device)
@@ -107,14 +114,17 @@ class Rank:
         table = SlotTable(config.max_batch_size, max_model_len, blocks_per_sequence, device)
         pool = BlockPool(num_blocks, config.block_size, prefix_cache=config.prefix_cache)
         publisher = intake = None
-        if self.comm.rank == 0:
-            publisher = Publisher(self.context, self.link.outbound, 0)
+        if self.replica.rank == 0:
+            publisher = Publisher(self.context, self.link.outlet, self.comm.rank)
+        if publisher is not None and self.comm.rank == 0:
             limits = Limits(model.vocab_size, max_model_len, num_blocks, config.block_size)
             intake = Intake(self.context, self.link.inbound, limits, publisher.send)
             self._open_frontend(model, max_model_len)
         self.publisher = publisher
         parts = Parts(
             comm=self.comm,
+            replica=self.replica,
+            router=Router(self.comm, self.replica, pool, self.metrics, cache_aware=config.is_cache_aware),
             scheduler=Scheduler(table, pool, config.max_num_tokens),
             launcher=Launcher(model, table, config.block_size),
             detector=self.detector,
@@ -135,10 +145,12 @@ class Rank:
         """Every request is done: tell the frontend, wait for it, leave MPI and torch in order."""
         self.detector.stop()
         self.readiness.move(State.DRAINING)
-        if self.frontend is not None and self.publisher is not None:
+        if self.frontend is not None:
             self.frontend.expect_end()
-            self.publisher.send(Drained(0))
+        if self.publisher is not None:
+            self.publisher.send(Drained(self.comm.rank))
             self.publisher.close()
+        if self.frontend is not None:
             self.frontend.wait()
             self.link.remove()
         leave_group()
@@ -157,7 +169,7 @@ class Rank:
             reason,
             rank=self.comm.rank,
             mpi_abort=self.mpi_abort,
-            notify=self.notify(exit_code),
+            notify=lambda reason: self.notify(reason, exit_code),
             state=self._describe,
         )
 
@@ -166,11 +178,9 @@ class Rank:
         """`MPI_Abort`, where it may be called from any thread."""
         return self.comm.abort if isinstance(self.comm, MpiComm) and self.comm.threads_may_abort else None
 
-    def notify(self, exit_code: int) -> Callable[[str], None] | None:
-        """Build the call that tells the frontend why its streams end; None where the link is on another host."""
-        if not self.link.is_here:
-            return None
-        return lambda reason: say_engine_down(self.link.outbound, self.comm.rank, reason, exit_code)
+    def notify(self, reason: str, exit_code: int) -> None:
+        """Tell the frontend why its streams end."""
+        say_engine_down(self.link.outlet, self.comm.rank, reason, exit_code)
 
     def _read_detector(self) -> tuple[bool, float, dict[str, float], int]:
         detector = self.detector
@@ -200,7 +210,7 @@ def main() -> int:
     except BaseException as error:
         log.exception("the rank failed")
         code = contract.EXIT_CONFIG if isinstance(error, ConfigError | UnsupportedModel) else contract.EXIT_RANK_CRASH
-        guard = CrashGuard(rank=comm.rank, mpi_abort=rank.mpi_abort, notify=rank.notify(code))
+        guard = CrashGuard(rank=comm.rank, mpi_abort=rank.mpi_abort, notify=lambda reason: rank.notify(reason, code))
         guard.arm(error, exit_code=code)
         guard.end()
     return contract.EXIT_OK

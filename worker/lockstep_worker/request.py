@@ -112,7 +112,10 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The group is alive: sent by rank 0 once when it is ready, then at most once a second, also while parked."""
+    """The group is alive: sent by rank 0 once when it is ready, then at most once a second, also while parked.
+
+    The numbers are sums over all data replicas.
+    """
 
     rank: int
     running: int
@@ -130,7 +133,7 @@ class EngineDown(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Drained(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The loop ended after `Shutdown`: everything that was queued before is done."""
+    """A publishing rank's loop ended after `Shutdown`: what was queued before is done; nothing follows from it."""
 
     rank: int
 

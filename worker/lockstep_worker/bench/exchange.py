@@ -38,6 +38,7 @@ PROMPT_LENGTH = 128
 FORWARD_S = 0.001
 """Stands for a step's forward; a sleep, so that it takes no core."""
 _WARM_UP = 20
+_STATUS = Status(step=0, active=1, running=1, tokens=128, free_blocks=1000, digest=0, routes=0)
 _RANK_MODULE = "lockstep_worker.bench.exchange"
 
 
@@ -138,7 +139,7 @@ class Ours:
 
     def open(self, items: list[Inbound]) -> None:
         """See `Protocol`."""
-        self._exchange.post(Status(step=0, active=1, free_blocks=1000, digest=0), items)
+        self._exchange.post(_STATUS, items)
 
     def close(self) -> None:
         """See `Protocol`."""

@@ -13,14 +13,17 @@ import torch
 import torch.distributed as dist
 
 from lockstep_worker.dist.comm import Comm
+from lockstep_worker.dist.replica import Replica
 
 
-def form_group(comm: Comm, device: torch.device, timeout_s: float = 600.0) -> dist.ProcessGroup | None:
-    """Form the tensor-parallel group over all ranks; None for a group of one.
+def form_group(
+    comm: Comm, replica: Replica, device: torch.device, timeout_s: float = 600.0
+) -> dist.ProcessGroup | None:
+    """Form the tensor-parallel group of this rank's data replica; None for one rank. All ranks must call it.
 
     Rank 0 chooses its address and a free port and shares them over MPI, so that nothing needs to be configured.
     """
-    if comm.size == 1:
+    if replica.width == 1:
         return None
     address = comm.share_text(_own_address() if comm.rank == 0 else "")
     host, port = address.rsplit(":", 1)
@@ -32,7 +35,11 @@ def form_group(comm: Comm, device: torch.device, timeout_s: float = 600.0) -> di
         world_size=comm.size,
         timeout=timedelta(seconds=timeout_s),
     )
-    return dist.group.WORLD
+    if replica.count == 1:
+        return dist.group.WORLD
+    starts = range(0, comm.size, replica.width)
+    groups = [dist.new_group(list(range(start, start + replica.width))) for start in starts]
+    return groups[replica.index]
 
 
 def leave_group() -> None:

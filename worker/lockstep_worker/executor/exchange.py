@@ -31,10 +31,16 @@ class Column(enum.IntEnum):
     """Rank 0: length of the payload that it will broadcast; 0 for none."""
     ACTIVE = 2
     """Requests of this rank that are not ended."""
-    FREE_BLOCKS = 3
-    DIGEST = 4
-    """Running checksum of all tokens and plans so far; tensor-parallel ranks must agree."""
-    ENTERED_NS = 5
+    RUNNING = 3
+    """Those of them that hold a slot."""
+    TOKENS = 4
+    """Tokens of their prompts."""
+    FREE_BLOCKS = 5
+    DIGEST = 6
+    """Running checksum of all tokens and plans so far; ranks of one data replica must agree."""
+    ROUTES = 7
+    """Running checksum of which request went to which data replica; all ranks must agree."""
+    ENTERED_NS = 8
     """Wall clock at which this rank was ready for the exchange."""
 
 
@@ -44,8 +50,11 @@ class Status:
 
     step: int
     active: int
+    running: int
+    tokens: int
     free_blocks: int
     digest: int
+    routes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +82,12 @@ class Exchange:
     Args:
         comm: the group.
         metrics: counts operations, bytes and skipped payloads.
+        width: how many consecutive ranks form a data replica; default: all of them.
     """
 
-    def __init__(self, comm: Comm, metrics: RankMetrics) -> None:
+    def __init__(self, comm: Comm, metrics: RankMetrics, width: int | None = None) -> None:
         self._comm = comm
+        self._width = width or comm.size
         self._metrics = metrics
         self._pending: Pending | None = None
         self._payload = b""
@@ -92,7 +103,18 @@ class Exchange:
         self._items = items
         announced = len(self._payload) or len(items)
         row = np.array(
-            [status.step, announced, status.active, status.free_blocks, status.digest, time.time_ns()], dtype=np.int64
+            [
+                status.step,
+                announced,
+                status.active,
+                status.running,
+                status.tokens,
+                status.free_blocks,
+                status.digest,
+                status.routes,
+                time.time_ns(),
+            ],
+            dtype=np.int64,
         )
         self._pending = self._comm.start_allgather(row)
         self._count("exchange", "executed", row.nbytes)
@@ -127,9 +149,10 @@ class Exchange:
         return self._items if self._comm.rank == 0 else _decoder.decode(data)
 
     def _check(self, rows: Row) -> None:
-        for column in (Column.STEP, Column.DIGEST):
-            if (rows[:, column] != rows[0, column]).any():
-                raise RankDiverged(f"ranks disagree on {column.name.lower()}: {rows[:, column].tolist()}")
+        for column, width in ((Column.STEP, len(rows)), (Column.DIGEST, self._width), (Column.ROUTES, len(rows))):
+            values = rows[:, column].reshape(-1, width)
+            if (values != values[:, :1]).any():
+                raise RankDiverged(f"ranks disagree on {column.name.lower()}: {values.tolist()}")
 
     def _count(self, op: str, outcome: str, size: int) -> None:
         self._metrics.collectives_total[(op, outcome)].inc()

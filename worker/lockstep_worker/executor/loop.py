@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lockstep_worker.dist.comm import Comm
+from lockstep_worker.dist.replica import Replica
 from lockstep_worker.executor.exchange import Exchange, Exchanged, Status
 from lockstep_worker.executor.idle import BEAT_S, wait_asleep, wait_awake
 from lockstep_worker.executor.launch import Launched, Launcher
 from lockstep_worker.executor.publish import Publisher
 from lockstep_worker.executor.report import Reporter
+from lockstep_worker.executor.routing import Router
 from lockstep_worker.executor.scheduler import Plan, Scheduler
 from lockstep_worker.executor.slots import Sequence, ineligible_reason
 from lockstep_worker.executor.timing import StepTimer
@@ -41,9 +43,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a loop is made of; `source` and `publisher` are rank 0's."""
+    """What a loop is made of; `source` is rank 0's, `publisher` the first rank's of each data replica."""
 
     comm: Comm
+    replica: Replica
+    router: Router
     scheduler: Scheduler
     launcher: Launcher
     detector: HangDetector
@@ -66,9 +70,10 @@ class Loop:
         self._parts = parts
         self._scheduler = parts.scheduler
         self._table = parts.scheduler.table
-        self._exchange = Exchange(parts.comm, parts.metrics)
+        self._exchange = Exchange(parts.comm, parts.metrics, parts.replica.width)
         self._timer = StepTimer(parts.metrics)
-        self._reporter = Reporter(parts.scheduler, parts.metrics, parts.publisher)
+        teller = parts.publisher if parts.comm.rank == 0 else None
+        self._reporter = Reporter(parts.scheduler, parts.metrics, parts.replica, teller)
         self._max_model_len = max_model_len
         self._overlap = overlap
         self._debug_checks = debug_checks
@@ -82,9 +87,9 @@ class Loop:
     def run(self) -> None:
         """Step until the end."""
         self._parts.detector.checkpoint()
-        exchanged = self._park()
+        exchanged = self._park(None)
         while not (exchanged.idle and self._closing):
-            exchanged = self._park() if exchanged.idle else self.step(exchanged)
+            exchanged = self._park(exchanged) if exchanged.idle else self.step(exchanged)
         log.info("all requests are done; leaving the loop after %d steps", self._step)
 
     def describe(self) -> str:
@@ -99,13 +104,13 @@ class Loop:
     def step(self, exchanged: Exchanged) -> Exchanged:
         """One step, from what the ranks exchanged to the exchange that opens the next."""
         self._timer.begin()
-        self._admit(exchanged.items)
+        self._admit(self._parts.router.mine(exchanged))
         plan = self._schedule()
         launched = self._launch(plan)
         self._post()
         self._finish(self._in_flight if self._overlap else launched)
         self._in_flight = launched if self._overlap else None
-        self._reporter.step(plan)
+        self._reporter.step(plan, exchanged)
         self._parts.detector.checkpoint()
         return self._next()
 
@@ -178,12 +183,18 @@ class Loop:
     # --- the exchange, awake and parked -------------------------------------------------------------------------------
     def _post(self) -> None:
         """Enter the next step's exchange, so that it completes under the forward and the host's tail."""
-        source, pool = self._parts.source, self._scheduler.pool
+        source, scheduler = self._parts.source, self._scheduler
         self._step += 1
-        self._exchange.post(
-            Status(self._step, self._scheduler.num_requests, pool.num_free, self._digest),
-            source.take() if source else [],
+        status = Status(
+            step=self._step,
+            active=scheduler.num_requests,
+            running=scheduler.num_running,
+            tokens=scheduler.num_prompt_tokens,
+            free_blocks=scheduler.pool.num_free,
+            digest=self._digest,
+            routes=self._parts.router.digest,
         )
+        self._exchange.post(status, source.take() if source else [])
         self._timer.mark("exchange")
 
     def _next(self) -> Exchanged:
@@ -195,13 +206,13 @@ class Loop:
         self._timer.finish()
         return exchanged
 
-    def _park(self) -> Exchanged:
+    def _park(self, exchanged: Exchanged | None) -> Exchanged:
         """Sleep until some rank has work: one tiny exchange a beat, and nothing else."""
         self._timer.park()
         self._in_flight = None
         with self._parts.detector.pause("idle", beat=True):
             while True:
-                self._reporter.tell_progress()
+                self._reporter.tell_progress(exchanged)
                 if self._parts.source is not None:
                     self._parts.source.wait(self._beat_s)
                 self._post()

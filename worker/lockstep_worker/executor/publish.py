@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import msgspec
 import numpy as np
 import zmq
@@ -14,19 +16,38 @@ _encoder = msgspec.msgpack.Encoder()
 _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))
 
 
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """Where a rank reaches the frontend: a path on its host, or TCP with CURVE keys (Z85 text) from another host."""
+
+    address: str
+    frontend_key: str = ""
+    public_key: str = ""
+    secret_key: str = field(default="", repr=False)
+
+    def connect(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+        """Open a PUSH socket without a bound on what it holds; it connects when the frontend listens."""
+        socket = context.socket(zmq.PUSH)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        if self.frontend_key:
+            socket.curve_serverkey = self.frontend_key.encode()
+            socket.curve_publickey = self.public_key.encode()
+            socket.curve_secretkey = self.secret_key.encode()
+        socket.connect(self.address)
+        return socket
+
+
 class Publisher:
     """A rank's end of the outbound link. Sends never block the loop: the frontend's queue has no bound, its intake has.
 
     Args:
         context: of this process.
-        address: where the frontend binds its PULL socket.
+        outlet: where the frontend is.
         rank: this rank.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, rank: int) -> None:
-        self._socket = context.socket(zmq.PUSH)
-        self._socket.setsockopt(zmq.SNDHWM, 0)
-        self._socket.connect(address)
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], outlet: Outlet, rank: int) -> None:
+        self._socket = outlet.connect(context)
         self._rank = rank
 
     def send(self, message: Outbound) -> None:
@@ -55,11 +76,10 @@ class Publisher:
         self._socket.close(linger=int(linger_s * 1000))
 
 
-def say_engine_down(address: str, rank: int, reason: str, exit_code: int) -> None:
+def say_engine_down(outlet: Outlet, rank: int, reason: str, exit_code: int) -> None:
     """Tell the frontend that the group ends, from whatever thread found out; on a socket and context of its own."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = context.socket(zmq.PUSH)
-    socket.connect(address)
+    socket = outlet.connect(context)
     socket.send(_encoder.encode(EngineDown(rank, reason, exit_code)))
     socket.close(linger=250)
     context.term()

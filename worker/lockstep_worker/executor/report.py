@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from lockstep_worker.dist.replica import Replica
+from lockstep_worker.executor.exchange import Column, Exchanged
 from lockstep_worker.executor.idle import BEAT_S
 from lockstep_worker.executor.publish import Publisher
 from lockstep_worker.executor.scheduler import Plan, Scheduler
@@ -17,11 +19,15 @@ class Reporter:
     Args:
         scheduler: this rank's.
         metrics: this rank's.
+        replica: this rank's place in the group.
         publisher: rank 0's link to the frontend; None elsewhere.
     """
 
-    def __init__(self, scheduler: Scheduler, metrics: RankMetrics, publisher: Publisher | None) -> None:
+    def __init__(
+        self, scheduler: Scheduler, metrics: RankMetrics, replica: Replica, publisher: Publisher | None
+    ) -> None:
         self._scheduler = scheduler
+        self._replica = replica
         self._pool = scheduler.pool
         self._metrics = metrics
         self._publisher = publisher
@@ -29,8 +35,8 @@ class Reporter:
         self._seen = (0, 0, 0)
         metrics.kv_blocks.set(self._pool.num_blocks)
 
-    def step(self, plan: Plan | None) -> None:
-        """Count a step with work and set the gauges to what it left."""
+    def step(self, plan: Plan | None, exchanged: Exchanged) -> None:
+        """Count a step with work and set the gauges to what it left; `exchanged` opened it."""
         self.count(plan)
         metrics, scheduler = self._metrics, self._scheduler
         if plan is not None:
@@ -40,21 +46,26 @@ class Reporter:
         metrics.requests_waiting.set(len(scheduler.waiting))
         metrics.kv_blocks_used.set(self._pool.num_blocks - self._pool.num_free)
         self._count_totals()
-        self.tell_progress()
+        self.tell_progress(exchanged)
 
     def count(self, plan: Plan | None) -> None:
         """Count a step by what it ran."""
         self._metrics.iterations_total[(_kind(plan),)].inc()
 
-    def tell_progress(self) -> None:
-        """Tell the frontend, about once a second, that the group is alive."""
+    def tell_progress(self, exchanged: Exchanged | None) -> None:
+        """Tell the frontend, about once a second, that the group is alive, and what all data replicas have to do."""
         now = time.monotonic()
         if self._publisher is None or now - self._told_at < BEAT_S / 2:
             return
         self._told_at = now
-        scheduler, pool = self._scheduler, self._pool
-        used = pool.num_blocks - pool.num_free
-        self._publisher.send(Progress(0, scheduler.num_running, len(scheduler.waiting), used, pool.num_blocks))
+        blocks = self._replica.count * self._pool.num_blocks
+        if exchanged is None:
+            self._publisher.send(Progress(0, 0, 0, 0, blocks))
+            return
+        totals = exchanged.rows[:: self._replica.width].sum(axis=0)
+        running = int(totals[Column.RUNNING])
+        waiting = int(totals[Column.ACTIVE]) - running
+        self._publisher.send(Progress(0, running, waiting, blocks - int(totals[Column.FREE_BLOCKS]), blocks))
 
     def _count_totals(self) -> None:
         """Carry the scheduler's and the pool's own totals over into counters."""

@@ -1,7 +1,7 @@
 """Who runs in the next step: decodes, then prompt chunks, then newcomers, in one token budget. Host integers, no torch.
 
-Every rank runs this on equal state and comes to the equal plan; nothing here may look at a clock, a random number or
-anything else that is one rank's own.
+Every rank of a data replica runs this on equal state and comes to the equal plan; nothing here may look at a clock, a
+random number or anything else that is one rank's own.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Scheduler:
         self.pool = pool
         self.waiting: deque[Sequence] = deque()
         self.num_preemptions = 0
+        self.num_prompt_tokens = 0
+        """Tokens of the prompts of all requests that are not ended."""
         self._max_num_tokens = max_num_tokens
         self._running: dict[int, None] = {}  # slots in order of admission
         self._by_handle: dict[int, Sequence] = {}
@@ -67,6 +69,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a validated request."""
         self._by_handle[sequence.handle] = sequence
+        self.num_prompt_tokens += sequence.prompt_length
         self.waiting.append(sequence)
 
     def cancel(self, handle: int) -> bool:
@@ -79,13 +82,16 @@ class Scheduler:
         else:
             self._blocked_at = -1
             self.waiting.remove(sequence)
-            del self._by_handle[handle]
+            self._forget(sequence)
         return True
 
     def finish(self, slot: int) -> None:
         """Free everything of a running request."""
-        sequence = self._vacate(slot)
+        self._forget(self._vacate(slot))
+
+    def _forget(self, sequence: Sequence) -> None:
         del self._by_handle[sequence.handle]
+        self.num_prompt_tokens -= sequence.prompt_length
 
     def schedule(self) -> Plan | None:
         """Choose the next forward and book it in the table; None when there is nothing to run."""

@@ -58,6 +58,7 @@ class Engine:
         self._handles = itertools.count(1)
         self._choices: dict[int, Choice] = {}
         self._open: set[Generation] = set()
+        self._drained: set[int] = set()
         self._progress_s: float | None = None
         self._lost: ApiError | None = None
         self._link = Link(
@@ -159,8 +160,10 @@ class Engine:
                     self._take_refusal(handle, ApiError(400, text, field))
                 case EngineDown(rank, reason, exit_code):
                     self.lose(f"rank {rank}: {reason}", exit_code or contract.EXIT_FAILED)
-                case Drained():
-                    self._on_drained()
+                case Drained(rank):
+                    self._drained.add(rank)
+                    if len(self._drained) == self._settings.num_publishers:
+                        self._on_drained()
         for generation in changed:
             generation.notify()
 

@@ -41,6 +41,8 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     outbound: str
     """`ipc://PATH` in a private directory: ranks of this host publish here. The frontend binds it."""
     outbound_remote: RemoteOutbound | None = None
+    num_publishers: int = 1
+    """How many ranks publish tokens: the drain is complete when each has said so, behind its last token."""
     parent_pid: int | None = None
     """The process that must outlive the frontend; a frontend whose parent is another ends at once."""
     host: str = "127.0.0.1"

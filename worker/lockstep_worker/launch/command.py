@@ -92,7 +92,10 @@ def is_rank(environ: Mapping[str, str], world_size: int) -> bool:
             continue
         if environ.get(size, str(world_size)) != str(world_size):
             raise ConfigError(
-                [f"tensor_parallel: the configuration asks for {world_size} ranks, but {environ[size]} were started"]
+                [
+                    f"tensor_parallel: with data_parallel it asks for {world_size} ranks, "
+                    f"but {environ[size]} were started"
+                ]
             )
         return True
     return False

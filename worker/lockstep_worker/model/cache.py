@@ -62,19 +62,16 @@ class BlockPool:
             tokens: the prompt's token ids.
         """
         self.query_tokens += len(tokens)
-        blocks: list[int] = []
-        digest = ROOT
-        for index in range((len(tokens) - 1) // self.block_size if self._owners else 0):
-            digest = self._chain(digest, tokens, index)
-            block = self._owners.get(digest)
-            if block is None:
-                break
-            blocks.append(block)
+        blocks = self._find(tokens)
         for block in blocks:
             self._evictable.pop(block, None)
             self._references[block] += 1
         self.hit_tokens += len(blocks) * self.block_size
         return blocks
+
+    def probe(self, tokens: Tokens) -> int:
+        """Say how many tokens `match` would find; takes no reference, counts nothing and changes no order."""
+        return len(self._find(tokens)) * self.block_size
 
     def allocate(self, count: int) -> list[int]:
         """Take blocks of unknown content, each with one reference: free ones first, then the least recently used.
@@ -137,6 +134,18 @@ class BlockPool:
             assert digest is not None and self._owners.get(digest) == block, f"evictable block {block} owns no digest"
         for digest, block in self._owners.items():
             assert self._digests[block] == digest, f"block {block} answers for a digest that it does not have"
+
+    def _find(self, tokens: Tokens) -> list[int]:
+        """Find the longest cached chain of full blocks that leaves out the last token."""
+        blocks: list[int] = []
+        digest = ROOT
+        for index in range((len(tokens) - 1) // self.block_size if self._owners else 0):
+            digest = self._chain(digest, tokens, index)
+            block = self._owners.get(digest)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
 
     def _chain(self, parent: bytes, tokens: Tokens, index: int) -> bytes:
         """Compute the digest of block `index` from its parent's digest and its own token ids."""

@@ -1,0 +1,110 @@
+"""Data replicas as people start them: sixty prompts at once, the prefix that finds its replica, a drain, a stopped rank."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from lockstep_worker import contract
+from support import recall_model
+from support.serve_group import ServeGroup, completion, serve_group
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(500)]
+NUM_PROMPTS = 60
+LIMIT = 48
+TIMEOUT_S = 8.0
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    tokens = recall_model.tokenizer()
+    return [recall_model.encode_prompt(tokens, one) for one in recall_model.conversations(5, NUM_PROMPTS)]
+
+
+@pytest.fixture(scope="module")
+def expected(prompts: list[list[int]]) -> list[str]:
+    model, tokens = recall_model.reference(), recall_model.tokenizer()
+    return [tokens.decode(recall_model.generate(model, prompt, LIMIT), skip_special_tokens=True) for prompt in prompts]
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one rank each", "two ranks each"])
+def group(request: pytest.FixtureRequest) -> Iterator[ServeGroup]:
+    with serve_group(data_parallel=2, tensor_parallel=request.param, debug_checks=True) as group:
+        yield group
+
+
+async def ask_all(url: str, prompts: list[list[int]], **body: Any) -> list[str]:
+    async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=None)) as client:
+        posts = (client.post("/v1/completions", json=completion(prompt, max_tokens=LIMIT)) for prompt in prompts)
+        answers = await asyncio.gather(*posts)
+    assert {answer.status_code for answer in answers} == {200}, answers[0].text
+    return [answer.json()["choices"][0]["text"] for answer in answers]
+
+
+def read_ranks(group: ServeGroup, name: str) -> list[float]:
+    """A metric of every rank."""
+    values = []
+    for rank in range(group.ranks):
+        text = httpx.get(f"http://127.0.0.1:{group.port + 1 + rank}{contract.METRICS_PATH}").text
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        values += [sample.value for sample in samples if sample.name == contract.METRIC_PREFIX + name]
+    return values
+
+
+def test_sixty_prompts_at_once_give_the_tokens_of_transformers_from_all_replicas(
+    group: ServeGroup, prompts: list[list[int]], expected: list[str]
+) -> None:
+    assert asyncio.run(ask_all(group.url, prompts)) == expected
+    computed = read_ranks(group, "step_tokens_total")
+    assert len(computed) == group.ranks
+    assert min(computed) > 0.2 * max(computed), computed
+
+
+def test_a_repeated_prompt_is_found_in_the_cache_of_exactly_the_replica_that_has_it(
+    group: ServeGroup, prompts: list[list[int]]
+) -> None:
+    prompt = [*range(20, 60), *range(60, 20, -1)]
+    group.complete(prompt, max_tokens=2)
+    before = read_ranks(group, "prefix_cache_hit_tokens_total")
+    for _ in range(3):
+        group.complete(prompt, max_tokens=2)
+    found = [new - old for new, old in zip(read_ranks(group, "prefix_cache_hit_tokens_total"), before, strict=True)]
+    width = group.ranks // 2
+    assert sorted(found) == [0.0] * width + [3 * 64.0] * width
+    assert len(set(found[:width])) == 1  # ranks of one replica
+
+
+def test_sigterm_lets_the_requests_of_all_replicas_finish_and_ends_with_zero(
+    group: ServeGroup, prompts: list[list[int]]
+) -> None:
+    """The group's last test: it ends it."""
+    body = completion(prompts[0], max_tokens=150, ignore_eos=True, stream=True, n=4, temperature=1)
+    with group.client() as client, client.stream("POST", "/v1/completions", json=body) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        group.process.send_signal(signal.SIGTERM)
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert sum('"finish_reason":"length"' in line for line in rest) == 4
+    assert group.wait_end(bound_s=60) == 0, group.log
+    assert "did not leave" not in group.log
+
+
+def test_a_rank_of_another_replica_that_is_stopped_ends_the_group_in_time() -> None:
+    with serve_group(data_parallel=2, tensor_parallel=1, hang_timeout=TIMEOUT_S, routing="least-loaded") as group:
+        body = completion("COPY ab", max_tokens=900, ignore_eos=True, stream=True)
+        with group.client() as client, client.stream("POST", "/v1/completions", json=body) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            os.kill(group.rank_pids()[1], signal.SIGSTOP)
+            last = [line for line in lines if line][-1]
+        assert group.wait_end(bound_s=TIMEOUT_S + 15) == contract.EXIT_HANG, group.log
+        assert "rank 0: no progress" in json.loads(last.removeprefix("data: "))["error"]["message"]
