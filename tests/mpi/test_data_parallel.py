@@ -1,4 +1,4 @@
-"""Data replicas as people start them: sixty prompts at once, the prefix that finds its replica, a drain, a stopped rank."""
+"""Data replicas as people start them: sixty prompts at once, a prefix that finds its replica, a drain, a stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
@@ -41,7 +40,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[ServeGroup]:
         yield group
 
 
-async def ask_all(url: str, prompts: list[list[int]], **body: Any) -> list[str]:
+async def ask_all(url: str, prompts: list[list[int]]) -> list[str]:
     async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=None)) as client:
         posts = (client.post("/v1/completions", json=completion(prompt, max_tokens=LIMIT)) for prompt in prompts)
         answers = await asyncio.gather(*posts)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from lockstep_worker import contract
 from lockstep_worker.config import Config
-from tests.support.two_pods import NAMES, Pods, can_make_pods
+from tests.support.two_pods import NAMES, Pods, can_make_pods, open_pods, supervise
 
 pytestmark = [
     pytest.mark.mpi,
@@ -22,36 +20,12 @@ pytestmark = [
     pytest.mark.skipif(not can_make_pods(), reason="needs root, iproute2, unshare and OpenSSH"),
 ]
 BOUND_S = 60.0
-SSHD = """
-import sys
-from pathlib import Path
-from lockstep_worker.launch.sshd import run_sshd
-run_sshd(ssh_dir=Path(sys.argv[1]))
-"""
-SUPERVISOR = """
-import dataclasses, os, sys
-from pathlib import Path
-from lockstep_worker.config import Config
-from lockstep_worker.launch.supervisor import look_around, supervise
-around = dataclasses.replace(look_around(os.environ), hostfile=Path(sys.argv[2]), ssh_dir=Path(sys.argv[3]))
-sys.exit(supervise(Config.from_json(sys.argv[1]), os.environ, around=around, rank_module="support.mpi_rank"))
-"""
-MPI_OPERATORS_SETTINGS = {
-    "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
-    "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
-    "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
-    "OMPI_MCA_orte_set_default_slots": "1",
-}
 
 
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
-    environ = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": os.environ["HOME"], "TMPDIR": str(tmp_path)}
-    with Pods(tmp_path) as pods:
-        sshd = pods.start(1, [sys.executable, "-c", SSHD, str(pods.ssh_dir)], environ)
+    with open_pods(tmp_path) as pods:
         yield pods
-        sshd.terminate()
-        sshd.communicate(timeout=BOUND_S)
 
 
 @pytest.fixture
@@ -60,10 +34,7 @@ def start(pods: Pods, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Pop
 
     def start_one(behaviour: str) -> subprocess.Popen[str]:
         config = Config(model=str(tmp_path), served_model_name=behaviour, tensor_parallel=2, device="cpu")
-        command = [sys.executable, "-c", SUPERVISOR, config.to_json(), str(pods.hostfile), str(pods.ssh_dir)]
-        environ = {**os.environ, **MPI_OPERATORS_SETTINGS, "PYTHONPATH": str(Path(__file__).parents[1])}
-        environ.pop("OMP_NUM_THREADS", None)
-        started.append(pods.start(0, command, environ))
+        started.append(supervise(pods, config, rank_module="support.mpi_rank"))
         return started[-1]
 
     yield start_one

@@ -5,10 +5,15 @@ Open MPI takes two pods with one host name for one node, so the separate names a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from lockstep_worker.config import Config
 
 TOOLS = ("ip", "unshare", "mount", "ssh", "ssh-keygen")
 NAMES = ("job-launcher", "job-worker-0")
@@ -20,6 +25,26 @@ mount --bind "$2" /etc/hosts
 shift 2
 exec "$@"
 """
+_SSHD = """
+import sys
+from pathlib import Path
+from lockstep_worker.launch.sshd import run_sshd
+run_sshd(ssh_dir=Path(sys.argv[1]))
+"""
+_SUPERVISOR = """
+import dataclasses, os, sys
+from pathlib import Path
+from lockstep_worker.config import Config
+from lockstep_worker.launch.supervisor import look_around, supervise
+around = dataclasses.replace(look_around(os.environ), hostfile=Path(sys.argv[2]), ssh_dir=Path(sys.argv[3]))
+sys.exit(supervise(Config.from_json(sys.argv[1]), os.environ, around=around, rank_module=sys.argv[4]))
+"""
+_MPI_OPERATORS_SETTINGS = {
+    "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+    "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
+    "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
+    "OMPI_MCA_orte_set_default_slots": "1",
+}
 
 
 def can_make_pods() -> bool:
@@ -66,6 +91,28 @@ class Pods:
         return subprocess.Popen(
             [*enter, *inside], env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
+
+
+@contextlib.contextmanager
+def open_pods(directory: Path) -> Iterator[Pods]:
+    """Both pods, with `lockstep-worker sshd` in the second."""
+    environ = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": os.environ["HOME"], "TMPDIR": str(directory)}
+    if "PYTHONPATH" in os.environ:
+        environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    with Pods(directory) as pods:
+        sshd = pods.start(1, [sys.executable, "-c", _SSHD, str(pods.ssh_dir)], environ)
+        yield pods
+        sshd.terminate()
+        sshd.communicate(timeout=60)
+
+
+def supervise(pods: Pods, config: Config, *, rank_module: str) -> subprocess.Popen[str]:
+    """The supervisor in the first pod, as in an MPIJob's launcher."""
+    command = [sys.executable, "-c", _SUPERVISOR, config.to_json(), str(pods.hostfile), str(pods.ssh_dir), rank_module]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environ = {**os.environ, **_MPI_OPERATORS_SETTINGS, "PYTHONPATH": path}
+    environ.pop("OMP_NUM_THREADS", None)
+    return pods.start(0, command, environ)
 
 
 def _ip(*words: str) -> None:

@@ -139,6 +139,17 @@ def test_a_lost_engine_ends_every_response_with_rank_and_reason() -> None:
             assert "rank 1" in error["message"] and "no progress for 300 s" in error["message"]
 
 
+def test_a_drain_waits_for_every_rank_that_publishes() -> None:
+    with start_frontend(num_publishers=2, shutdown_timeout_s=60) as frontend:
+        frontend.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: frontend.engine.is_shut_down, 20)  # rank 0 says that it is done
+        frontend.engine.publish(Drained(0))
+        time.sleep(0.5)
+        assert frontend.process.poll() is None
+        frontend.engine.publish(Drained(3))
+        assert frontend.process.wait(20) == 0
+
+
 def test_leaving_the_loop_unasked_is_a_failure() -> None:
     with start_frontend() as frontend:
         frontend.engine.publish(Drained(0))

@@ -8,6 +8,7 @@ import pytest
 import zmq
 
 from lockstep_worker import contract
+from lockstep_worker.executor.publish import Outlet, say_engine_down
 from lockstep_worker.request import EngineDown, FinishCode, Outbound, Tokens
 from support.engine import say_forever
 from support.frontend import Frontend, encode, free_port, start_frontend, wait_until
@@ -89,8 +90,8 @@ def test_a_connection_that_speaks_no_zmq_harms_nobody(remote: tuple[Frontend, st
 
 def test_the_true_rank_is_heard(remote: tuple[Frontend, str]) -> None:
     frontend, address = remote
-    with push(address, EngineDown(7, "the truth", 87), RANK, SERVER[0]):
-        assert frontend.process.wait(20) == 87
+    say_engine_down(Outlet(address, SERVER[0], *RANK), 7, "the truth", 87)
+    assert frontend.process.wait(20) == 87
 
 
 def test_a_message_that_cannot_be_read_ends_the_frontend_loudly() -> None:
