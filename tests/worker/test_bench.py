@@ -22,7 +22,7 @@ def test_bench_exchange_counts_collectives_and_bytes_of_both_protocols(capsys: p
     assert main(["bench", "exchange", "--ranks", "2", "--steps", "20", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     empty, burst = result["empty"], result["64_requests"]
-    assert (empty["lockstep"]["collectives_per_step"], empty["lockstep"]["bytes_per_step"]) == (1, 48)
+    assert (empty["lockstep"]["collectives_per_step"], empty["lockstep"]["bytes_per_step"]) == (1, 72)
     assert burst["lockstep"]["collectives_per_step"] == 2
     assert empty["naive"]["collectives_per_step"] == burst["naive"]["collectives_per_step"] == 6
     assert 64 * 128 < burst["lockstep"]["bytes_per_step"] < burst["naive"]["bytes_per_step"]
