@@ -37,7 +37,7 @@ NUM_REQUESTS = 64
 PROMPT_LENGTH = 128
 FORWARD_S = 0.001
 """Stands for a step's forward; a sleep, so that it takes no core."""
-_WARM_UP = 20
+_WARM_UP = 5
 _RANK_MODULE = "lockstep_worker.bench.exchange"
 
 
