@@ -1,4 +1,7 @@
-"""What a step costs in collectives and bytes, counted at the communicator of ranks under a real mpirun."""
+"""What a step costs in collectives and bytes, counted at the communicator of ranks under a real mpirun.
+
+Four ranks are counted, without a model, by the test of `bench exchange`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from support.local_group import LocalGroup
 from support.mpirun import mpirun
 from support.tiny_models import save_tiny_model
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
+NUM_RANKS = 2
 ROW_BYTES = 8 * len(Column)
 
 
@@ -31,14 +35,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def ranks(request: pytest.FixtureRequest, folder: Path) -> list[dict[str, Any]]:
-    return run_ranks(request.param, folder, "script")
-
-
-def run_ranks(count: int, folder: Path, work: str) -> list[dict[str, Any]]:
-    mpirun(count, "support.exchanging_ranks", str(folder), work)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> list[dict[str, Any]]:
+    mpirun(NUM_RANKS, "support.exchanging_ranks", str(folder))
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(NUM_RANKS)]
 
 
 def steps_of(rank: dict[str, Any]) -> list[list[int]]:
@@ -85,8 +85,10 @@ def test_the_metrics_say_what_the_communicator_saw(ranks: list[dict[str, Any]]) 
         assert found["lockstep_collective_bytes_total", "payload", None] == sent
 
 
-def test_ranks_under_random_traffic_and_preemption_give_what_one_gives_alone(folder: Path) -> None:
-    first, second = run_ranks(2, folder, "fuzz")
+def test_ranks_under_random_traffic_and_preemption_give_what_one_gives_alone(
+    folder: Path, ranks: list[dict[str, Any]]
+) -> None:
+    first, second = (rank["fuzz"] for rank in ranks)
     tokens, codes = first["tokens"], first["codes"]
     assert (tokens, codes) == (second["tokens"], second["codes"])
     assert first["preemptions"] > 0

@@ -14,7 +14,7 @@ import pytest
 from lockstep_worker import contract
 from support.serve_group import ServeGroup, completion, is_alive, serve_group, wait_until
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
 TIMEOUT_S = 4.0
 
 

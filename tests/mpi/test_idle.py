@@ -12,7 +12,7 @@ import pytest
 from lockstep_worker import contract
 from support.serve_group import START_BOUND_S, ServeGroup, cpu_seconds, serve_group, wait_until
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
 TIMEOUT_S = 2.0
 IDLE_S = 3 * TIMEOUT_S + 1
 

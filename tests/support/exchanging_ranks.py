@@ -1,7 +1,7 @@
-"""Ranks that run the real loop over MPI: `python -m mpi4py -m support.exchanging_ranks FOLDER script|fuzz`.
+"""Ranks that run the real loop over MPI: `python -m mpi4py -m support.exchanging_ranks FOLDER`.
 
-Each rank holds the whole model, so that all collectives are the loop's own. Each writes FOLDER/<rank>.json with the
-operations that its communicator saw and with what its requests got.
+Each rank holds the whole model, so that all collectives are the loop's own. They run a script, then
+random traffic; each writes FOLDER/<rank>.json with what its communicator saw and what its requests got.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from prometheus_client import generate_latest
@@ -44,25 +45,22 @@ def fuzz_requests(vocab_size: int) -> list[NewRequest]:
     return random_requests(random.Random(FUZZ_SEED), 40, vocab_size, 40)
 
 
-def main(folder: str, work: str) -> None:
+def main(folder: str) -> None:
     model = load_model(f"{folder}/llama", device=torch.device("cpu"), dtype="float32")
     comm = CountingComm(MpiComm())
-    if work == "script":
-        group = LocalGroup(model, comm=comm)
-        source: Source = Script([list(turn) for turn in SCRIPT])
-    else:
-        group = LocalGroup(model, comm=comm, **FUZZ_ROOM)
-        source = Traffic(random.Random(FUZZ_SEED), fuzz_requests(model.vocab_size), 0.1)
-    record = group.follow(source, Record())
-    found = {
-        "operations": comm.operations,
-        "tokens": record.tokens,
-        "codes": record.codes,
-        "preemptions": group.scheduler.num_preemptions,
-        "metrics": generate_latest(group.registry).decode(),
-    }
+    group = LocalGroup(model, comm=comm)
+    found = run(group, Script([list(turn) for turn in SCRIPT])) | {"operations": comm.operations[:]}
+    group = LocalGroup(model, comm=comm, **FUZZ_ROOM)
+    traffic = Traffic(random.Random(FUZZ_SEED), fuzz_requests(model.vocab_size), 0.1)
+    found["fuzz"] = run(group, traffic) | {"preemptions": group.scheduler.num_preemptions}
     Path(folder, f"{comm.rank}.json").write_text(json.dumps(found))
 
 
+def run(group: LocalGroup, source: Source) -> dict[str, Any]:
+    record = group.follow(source, Record())
+    metrics = generate_latest(group.registry).decode()
+    return {"tokens": record.tokens, "codes": record.codes, "metrics": metrics}
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -10,7 +10,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 
 
-def mpirun(ranks: int, module: str, *arguments: str, timeout_s: float = 200) -> str:
+def mpirun(ranks: int, module: str, *arguments: str, timeout_s: float = 360) -> str:
     """Run `python -m mpi4py -m MODULE` on so many ranks to a good end; return what they printed."""
     inherited = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
     environ = {

@@ -19,7 +19,7 @@ import httpx
 from lockstep_worker.config import Config
 from support.recall_model import PATH as MODEL
 
-START_BOUND_S = 180.0
+START_BOUND_S = 300.0
 """A rank needs ten seconds on a quiet machine, and more than a minute on a busy one."""
 _OTHER_RANK = """
 import os, sys

@@ -152,7 +152,10 @@ class FrontendProcess:
         # The child inherits the blocked signal and takes it once it can drain; before, it would just die of it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lockstep_worker.frontend"], stdin=subprocess.PIPE, env=_without_mpi(os.environ)
+            [sys.executable, "-m", "lockstep_worker.frontend"],
+            stdin=subprocess.PIPE,
+            env=_without_mpi(os.environ),
+            start_new_session=True,  # mpirun sends its SIGUSR1 to a rank's whole process group
         )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         assert self._process.stdin is not None

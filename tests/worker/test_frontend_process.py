@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from lockstep_worker import contract
+from lockstep_worker.config import Config
+from lockstep_worker.frontend_process import FrontendProcess, Link
+from support import recall_model
+from support.frontend import free_port, wait_until
+
+
+def test_the_frontend_is_out_of_the_ranks_process_group_from_its_first_moment(tmp_path: Path) -> None:
+    """mpirun sends SIGUSR1, which asks a rank to drain, to the rank's whole process group; it ends who is not ready."""
+    model = recall_model.load_recall()
+    ended, codes = threading.Event(), []
+    config = Config(model=str(recall_model.PATH), port=free_port())
+    link = Link.create()
+    frontend = FrontendProcess(
+        config, link, model, model.max_model_len, on_death=lambda code: (codes.append(code), ended.set())
+    )
+    pid = frontend._process.pid
+    try:
+        assert os.getpgid(pid) == os.getsid(pid) == pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        link.remove()
+    assert ended.wait(30)
+    assert codes == [contract.EXIT_FRONTEND]
+
+
+def test_a_link_can_be_entered_by_its_owner_only() -> None:
+    link = Link.create()
+    assert link.folder.stat().st_mode & 0o777 == 0o700
+    assert link.is_here
+    link.remove()
+    wait_until(lambda: not link.is_here, 1)
