@@ -47,15 +47,6 @@ class CompletionLogprobs(BaseModel):
     text_offset: list[int]
 
 
-class CompletionLogprobs(BaseModel):
-    """One entry a token, also for those without text; logprobs are the model's own, before any sampling option."""
-
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
-    text_offset: list[int]
-
-
 class CompletionChoice(BaseModel):
     """One output."""
 
