@@ -112,7 +112,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("completions", {"stop_token_ids": [448]}),
     ("completions", {"seed": 2**64}),
     ("completions", {"priority": 2**40}),
-    ("completions", {"logprobs": 5}),
+    ("completions", {"logprobs": 21}),
     ("completions", {"model": "gpt"}),
     ("chat/completions", {"messages": []}),
     ("chat/completions", {"messages": [{"role": "wizard", "content": "a"}]}),

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from lockstep_worker import contract
 from lockstep_worker.config import Config
+from lockstep_worker.dist.comm import SingleComm
 from lockstep_worker.frontend_process import FrontendProcess, Link
 from support import recall_model
-from support.frontend import free_port, wait_until
+from support.frontend import free_port
 
 
 def test_the_frontend_is_out_of_the_ranks_process_group_from_its_first_moment(tmp_path: Path) -> None:
@@ -17,7 +18,7 @@ def test_the_frontend_is_out_of_the_ranks_process_group_from_its_first_moment(tm
     model = recall_model.load_recall()
     ended, codes = threading.Event(), []
     config = Config(model=str(recall_model.PATH), port=free_port())
-    link = Link.create()
+    link = Link.share(SingleComm())
     frontend = FrontendProcess(
         config, link, model, model.max_model_len, on_death=lambda code: (codes.append(code), ended.set())
     )
@@ -32,8 +33,7 @@ def test_the_frontend_is_out_of_the_ranks_process_group_from_its_first_moment(tm
 
 
 def test_a_link_can_be_entered_by_its_owner_only() -> None:
-    link = Link.create()
+    link = Link.share(SingleComm())
     assert link.folder.stat().st_mode & 0o777 == 0o700
-    assert link.is_here
     link.remove()
-    wait_until(lambda: not link.is_here, 1)
+    assert not link.folder.exists()
