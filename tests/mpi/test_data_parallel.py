@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 
 import httpx
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -24,8 +25,7 @@ TIMEOUT_S = 8.0
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    tokens = recall_model.tokenizer()
-    return [recall_model.encode_prompt(tokens, one) for one in recall_model.conversations(5, NUM_PROMPTS)]
+    return recall_model.prompts(5, NUM_PROMPTS)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,17 @@ def test_a_repeated_prompt_is_found_in_the_cache_of_exactly_the_replica_that_has
     width = group.ranks // 2
     assert sorted(found) == [0.0] * width + [3 * 64.0] * width
     assert len(set(found[:width])) == 1  # ranks of one replica
+
+
+def test_usage_tells_cached_tokens_wherever_the_request_ran(group: ServeGroup) -> None:
+    before = read_ranks(group, "prefix_cache_hit_tokens_total")
+    for first in range(100, 106):
+        prompt = completion([first, *range(20, 60), *range(60, 21, -1)], max_tokens=2)
+        # Ties go by handle: an odd number of requests now and then sends the next prompt to the other replica.
+        asked = range(2 + first % 2)
+        *_, again = (httpx.post(f"{group.url}/v1/completions", json=prompt, timeout=60).json() for _ in asked)
+        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
+    assert min(np.subtract(read_ranks(group, "prefix_cache_hit_tokens_total"), before)) > 0, "all on one replica"
 
 
 def test_sigterm_lets_the_requests_of_all_replicas_finish_and_ends_with_zero(

@@ -21,8 +21,7 @@ LIMIT = 64
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    tokens = recall_model.tokenizer()
-    return [recall_model.encode_prompt(tokens, one) for one in recall_model.conversations(3, NUM_PROMPTS)]
+    return recall_model.prompts(3, NUM_PROMPTS)
 
 
 @pytest.fixture(scope="module")

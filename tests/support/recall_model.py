@@ -44,6 +44,12 @@ def conversations(seed: int, count: int) -> list[tasks.Conversation]:
     return [tasks.HELD_OUT[kinds[index % len(kinds)]](rng) for index in range(count)]
 
 
+def prompts(seed: int, count: int) -> list[list[int]]:
+    """Token ids of held-out questions."""
+    tokens = tokenizer()
+    return [encode_prompt(tokens, one) for one in conversations(seed, count)]
+
+
 def generate(model: Any, prompt: list[int], limit: int) -> list[int]:
     """Greedy ids by transformers' own `generate`, an end id included."""
     output = model.generate(torch.tensor([prompt]), max_new_tokens=limit, do_sample=False)

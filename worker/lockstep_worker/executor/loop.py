@@ -72,8 +72,7 @@ class Loop:
         self._table = parts.scheduler.table
         self._exchange = Exchange(parts.comm, parts.metrics, parts.replica.width)
         self._timer = StepTimer(parts.metrics)
-        teller = parts.publisher if parts.comm.rank == 0 else None
-        self._reporter = Reporter(parts.scheduler, parts.metrics, parts.replica, teller)
+        self._reporter = Reporter(parts.scheduler, parts.metrics, parts.replica, parts.publisher)
         self._max_model_len = max_model_len
         self._overlap = overlap
         self._debug_checks = debug_checks

@@ -20,7 +20,7 @@ class Reporter:
         scheduler: this rank's.
         metrics: this rank's.
         replica: this rank's place in the group.
-        publisher: rank 0's link to the frontend; None elsewhere.
+        publisher: this rank's link to the frontend; None where the tokens are another rank's to publish.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Reporter:
         self._metrics.iterations_total[(_kind(plan),)].inc()
 
     def tell_progress(self, exchanged: Exchanged | None) -> None:
-        """Tell the frontend, about once a second, that the group is alive, and what all data replicas have to do."""
+        """Have rank 0 tell the frontend, about once a second, that the group lives and what its replicas have to do."""
         now = time.monotonic()
-        if self._publisher is None or now - self._told_at < BEAT_S / 2:
+        if self._publisher is None or self._replica.index or now - self._told_at < BEAT_S / 2:
             return
         self._told_at = now
         blocks = self._replica.count * self._pool.num_blocks
