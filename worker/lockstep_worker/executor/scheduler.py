@@ -57,9 +57,8 @@ class Scheduler:
         self._arrivals = 0
         self._running: dict[int, None] = {}  # slots in order of admission
         self._by_handle: dict[int, Sequence] = {}
-        self._blocked_at = (
-            -1
-        )  # free blocks when the queue's head last did not fit; it need not be looked up again before
+        self._blocked_at = -1
+        """Free blocks when the queue's head last did not fit; it need not be looked up again before there are more."""
 
     @property
     def num_running(self) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -19,11 +18,10 @@ import zmq
 from lockstep_worker import contract
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.frontend.settings import read_settings
+from lockstep_worker.health.parent import ask_for_signal
 from lockstep_worker.logs import setup_logs
 
 logger = logging.getLogger("lockstep_worker.frontend")
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
@@ -51,9 +49,7 @@ def follow_parent(parent_pid: int | None) -> None:
     """
     with contextlib.suppress(PermissionError):  # a group's leader cannot leave it, and need not
         os.setsid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    ask_for_signal(signal.SIGHUP)
     if parent_pid is not None and os.getppid() != parent_pid:
         raise ProcessLookupError("the rank that started the frontend is gone")
 

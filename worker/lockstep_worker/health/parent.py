@@ -34,10 +34,19 @@ def die_with_parent(sig: int = signal.SIGKILL, *, parent: int | None = None) -> 
     """
     stated = os.environ.pop(PARENT_VARIABLE, None)
     expected = parent if parent is not None else int(stated) if stated else None
-    if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(sig), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    ask_for_signal(sig)
     if is_orphan(os.getppid(), expected, init=_INIT_NAME.read_text(encoding="utf-8").strip()):
         os.kill(os.getpid(), sig)
+
+
+def ask_for_signal(sig: int) -> None:
+    """Have the kernel send a signal when the parent ends; a parent that ended before is the caller's to notice.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(sig), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
 
 def is_orphan(actual: int, expected: int | None, *, init: str) -> bool:
