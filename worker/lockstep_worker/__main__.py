@@ -52,6 +52,13 @@ def _bench_exchange(arguments: argparse.Namespace) -> dict[str, Any]:
     return run_exchange(arguments.ranks, arguments.steps, find_mpirun(sys.executable), os.environ)
 
 
+def _bench_idle(arguments: argparse.Namespace) -> dict[str, Any]:
+    from lockstep_worker.bench.idle import run_idle  # noqa: PLC0415
+
+    mpirun = find_mpirun(sys.executable)
+    return run_idle(arguments.ranks, arguments.requests, arguments.seconds, mpirun, os.environ)
+
+
 def _bench_serve(arguments: argparse.Namespace) -> dict[str, Any]:
     from lockstep_worker.bench.serve import Load, measure_serve  # noqa: PLC0415
 
@@ -135,9 +142,14 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     exchange.add_argument("--ranks", type=_positive, default=2, help="ranks on this host (default: %(default)s)")
     exchange.add_argument("--steps", type=_positive, default=300, help="timed steps of a kind (default: %(default)s)")
     exchange.set_defaults(measure=_bench_exchange)
+    idle = parts.add_parser("idle", help="what an idle group costs, and how soon a request wakes it")
+    idle.add_argument("--ranks", type=_positive, default=2, help="ranks on this host (default: %(default)s)")
+    idle.add_argument("--requests", type=_positive, default=200, help="timed wake-ups (default: %(default)s)")
+    idle.add_argument("--seconds", type=_positive, default=12, help="of idling before them (default: %(default)s)")
+    idle.set_defaults(measure=_bench_idle)
     serve = parts.add_parser("serve", help="latencies and rates of a running server, over HTTP and streamed")
     _add_bench_serve(serve)
-    for part in (update, exchange, serve):
+    for part in (update, exchange, idle, serve):
         part.add_argument("--json", action="store_true", help="print the result on one line")
         part.set_defaults(run=_bench)
 

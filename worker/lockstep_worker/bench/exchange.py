@@ -12,9 +12,7 @@ Times are the host's. Back to back, spinning protocols look best; around a forwa
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
 import sys
 import time
 import typing
@@ -25,8 +23,8 @@ from prometheus_client import CollectorRegistry
 
 from lockstep_worker.bench.counting import CountingComm
 from lockstep_worker.bench.machine import describe_machine, summarize
+from lockstep_worker.bench.ranks import run_ranks
 from lockstep_worker.dist.comm import Comm, MpiComm
-from lockstep_worker.errors import LockstepError
 from lockstep_worker.executor.exchange import Exchange, Status
 from lockstep_worker.executor.idle import wait_awake
 from lockstep_worker.launch.command import Mpirun
@@ -42,10 +40,6 @@ _STATUS = Status(step=0, active=1, running=1, tokens=128, free_blocks=1000, dige
 _RANK_MODULE = "lockstep_worker.bench.exchange"
 
 
-class BenchFailed(LockstepError):
-    """The ranks of a benchmark did not come to their end."""
-
-
 def run_exchange(ranks: int, steps: int, mpirun: Mpirun, environ: Mapping[str, str]) -> dict[str, Any]:
     """Start the ranks on this host and return what they measured.
 
@@ -58,19 +52,8 @@ def run_exchange(ranks: int, steps: int, mpirun: Mpirun, environ: Mapping[str, s
     Raises:
         BenchFailed: with what the ranks said.
     """
-    placement = ["--map-by", ":OVERSUBSCRIBE"] if mpirun.major >= 5 else ["--oversubscribe"]
-    allow = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-    program = [sys.executable, "-m", "mpi4py", "-m", _RANK_MODULE, str(steps)]
-    done = subprocess.run(
-        [mpirun.path, "-n", str(ranks), "--bind-to", "none", *placement, *program],
-        env={**environ, **allow},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise BenchFailed(f"bench exchange: the ranks ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
-    return {"benchmark": "exchange", "ranks": ranks, **json.loads(done.stdout), "machine": describe_machine()}
+    measured = run_ranks(_RANK_MODULE, ranks, [str(steps)], mpirun, environ)
+    return {"benchmark": "exchange", "ranks": ranks, **measured, "machine": describe_machine()}
 
 
 def measure_exchange(comm: MpiComm, steps: int) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""Starting the ranks of a benchmark with the real mpirun; rank 0 prints their result as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from lockstep_worker.errors import LockstepError
+from lockstep_worker.launch.command import Mpirun
+
+
+class BenchFailed(LockstepError):
+    """The ranks of a benchmark did not come to their end."""
+
+
+def run_ranks(module: str, ranks: int, arguments: list[str], mpirun: Mpirun, environ: Mapping[str, str]) -> Any:
+    """Run `python -m mpi4py -m MODULE` on this host and return what rank 0 printed.
+
+    Args:
+        module: what each rank runs.
+        ranks: how many.
+        arguments: of the module.
+        mpirun: the launcher.
+        environ: our environment, for the ranks.
+
+    Raises:
+        BenchFailed: with what the ranks said.
+    """
+    placement = ["--map-by", ":OVERSUBSCRIBE"] if mpirun.major >= 5 else ["--oversubscribe"]
+    allow = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
+    done = subprocess.run(
+        [mpirun.path, "-n", str(ranks), "--bind-to", "none", *placement]
+        + [sys.executable, "-m", "mpi4py", "-m", module, *arguments],
+        env={**environ, **allow},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise BenchFailed(f"{module}: the ranks ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+    return json.loads(done.stdout)
