@@ -35,7 +35,8 @@ class Rows:
         for slot, one in enumerate(params):
             tokens = histories[slot] if histories else [0] * (lengths[slot] if lengths else self.PROMPT)
             known = np.array(tokens, dtype=np.int32)
-            self.columns.write(slot, one, tokens=known, prompt_length=self.PROMPT, limit=10**6)
+            self.columns.stage(slot, one, tokens=known, prompt_length=self.PROMPT, limit=10**6)
+        self.columns.flush()
 
     def draw(self, logits: torch.Tensor, needs: Needs = ALL) -> torch.Tensor:
         return draw(logits, self.rows, self.columns, needs)

@@ -58,6 +58,7 @@ def draw_step(rng: random.Random, table: SlotTable) -> Sampled:
     rows = rng.sample(used, rng.randrange(len(used) + 1))
     tokens = [rng.randrange(VOCAB) for _ in rows]
     device_rows, device_tokens = torch.tensor(rows, dtype=torch.int64), torch.tensor(tokens, dtype=torch.int64)
+    table.device_columns.flush()
     table.device_columns.length[device_rows] += 1
     codes = finish_codes(device_tokens, device_rows, table.device_columns).numpy()
     slots = np.array(rows, dtype=np.int32)

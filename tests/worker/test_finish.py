@@ -33,7 +33,8 @@ def params_of(end: str, stop: str) -> SamplingParams:
 
 
 def write(columns: Columns, slot: int, params: SamplingParams, length: int) -> None:
-    columns.write(slot, params, tokens=np.zeros(length, dtype=np.int32), prompt_length=2, limit=LIMIT)
+    columns.stage(slot, params, tokens=np.zeros(length, dtype=np.int32), prompt_length=2, limit=LIMIT)
+    columns.flush()
 
 
 @pytest.mark.parametrize(("end", "stop", "length"), CASES)

@@ -29,6 +29,7 @@ def test_a_prompt_whose_last_chunk_is_one_token_reads_it_like_a_decode() -> None
         (0, [5], [False]),
         (1, [1], [True]),
     ]
+    scheduler.table.device_columns.flush()
     assert scheduler.table.device_columns.last_token[0] == 1  # what it reads is the prompt's last token
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lockstep_worker.dist.comm import Comm, Pending, Row
+from lockstep_worker.dist.comm import Comm, Pending, Row, Waiting
 
 
 @dataclass
@@ -14,6 +14,7 @@ class CountingComm:
     inner: Comm
     operations: list[tuple[str, int]] = field(default_factory=list)
     """(name, bytes that this rank hands in or, from a broadcast, gets), oldest first."""
+    bells: int = 0
 
     def __post_init__(self) -> None:
         """Be the same rank of the same group."""
@@ -23,6 +24,15 @@ class CountingComm:
         """See `Comm`."""
         self.operations.append(("allgather", row.nbytes))
         return self.inner.start_allgather(row)
+
+    def ring(self) -> None:
+        """See `Comm`; no collective."""
+        self.bells += 1
+        self.inner.ring()
+
+    def listen(self) -> Waiting:
+        """See `Comm`."""
+        return self.inner.listen()
 
     def broadcast(self, data: bytearray) -> None:
         """See `Comm`."""

@@ -1,25 +1,33 @@
 """The collectives of the step loop. The only module that imports mpi4py.
 
 A step needs two operations: one allgather of a small int64 row, posted without blocking, and one broadcast of bytes
-whose length every rank already knows from the rows. Nothing here pickles, and nothing here decides how to wait.
+whose length every rank already knows from the rows. A parked group needs a third: a bell, an empty message from rank 0
+to each peer. Nothing here pickles, and nothing here decides how to wait.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Row = npt.NDArray[np.int64]
+_BELL_TAG = 7
+"""Of the only messages between two ranks."""
+_NOTHING = bytearray()
 
 
-class Pending(Protocol):
-    """An allgather that was posted."""
+class Waiting(Protocol):
+    """Something that will have happened."""
 
     def done(self) -> bool:
-        """Make progress; True once every rank's row is here. Never blocks."""
+        """Make progress; True once it has. Never blocks."""
+
+
+class Pending(Waiting, Protocol):
+    """An allgather that was posted; done once every rank's row is here."""
 
     def rows(self) -> Row:
         """Return int64 [size, width]; only after `done()` was True. The array is reused two exchanges later."""
@@ -33,6 +41,12 @@ class Comm(Protocol):
 
     def start_allgather(self, row: Row) -> Pending:
         """Post this rank's int64 [width]; all ranks post the same width in the same order."""
+
+    def ring(self) -> None:
+        """Rank 0: send every peer one bell; never blocks. Every peer takes it before the next one."""
+
+    def listen(self) -> Waiting:
+        """Other ranks: wait for rank 0's next bell."""
 
     def broadcast(self, data: bytearray) -> None:
         """Send rank 0's bytes into every rank's `data`; all ranks pass the same length."""
@@ -67,6 +81,13 @@ class SingleComm:
         """See `Comm`."""
         return _Ready(row.copy())
 
+    def ring(self) -> None:
+        """See `Comm`."""
+
+    def listen(self) -> Waiting:
+        """See `Comm`."""
+        raise AssertionError("a group of one has nobody to listen to")
+
     def broadcast(self, data: bytearray) -> None:
         """See `Comm`."""
 
@@ -79,19 +100,26 @@ class SingleComm:
         return text
 
 
-class _MpiPending:
-    """An MPI_Iallgather; keeps its buffers alive until the request is complete."""
+class _MpiWaiting:
+    """An MPI request; a complete one is not asked again."""
 
-    def __init__(self, comm: MpiComm, row: Row) -> None:
-        self._send = row.copy()
-        self._receive = np.empty((comm.size, row.size), dtype=np.int64)
-        self._request = comm.world.Iallgather(self._send, self._receive)
+    def __init__(self, request: Any) -> None:
+        self._request = request
         self._done = False
 
     def done(self) -> bool:
         if not self._done:
             self._done = self._request.Test()
         return self._done
+
+
+class _MpiPending(_MpiWaiting):
+    """An MPI_Iallgather; keeps its buffers alive until the request is complete."""
+
+    def __init__(self, comm: MpiComm, row: Row) -> None:
+        self._send = row.copy()
+        self._receive = np.empty((comm.size, row.size), dtype=np.int64)
+        super().__init__(comm.world.Iallgather(self._send, self._receive))
 
     def rows(self) -> Row:
         return self._receive
@@ -106,11 +134,22 @@ class MpiComm:
         self.world = MPI.COMM_WORLD
         self.rank: int = self.world.Get_rank()
         self.size: int = self.world.Get_size()
+        self._bells = [self.world.Send_init(_NOTHING, peer, _BELL_TAG) for peer in range(1, self.size) if not self.rank]
         self.threads_may_abort = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
     def start_allgather(self, row: Row) -> Pending:
         """See `Comm`."""
         return _MpiPending(self, row)
+
+    def ring(self) -> None:
+        """See `Comm`."""
+        for bell in self._bells:
+            bell.Wait()  # the one before was taken long ago
+            bell.Start()
+
+    def listen(self) -> Waiting:
+        """See `Comm`."""
+        return _MpiWaiting(self.world.Irecv(_NOTHING, 0, _BELL_TAG))
 
     def broadcast(self, data: bytearray) -> None:
         """See `Comm`."""

@@ -16,6 +16,7 @@ from lockstep_worker.executor.slots import Int32, Int64, SlotTable
 from lockstep_worker.executor.update import RowLogprobs, Sampled
 from lockstep_worker.model.batch import PackedBatch
 from lockstep_worker.model.forward import Model
+from lockstep_worker.sampling.columns import upload
 from lockstep_worker.sampling.logprobs import TopLogprobs, top_logprobs
 from lockstep_worker.sampling.sampler import sample
 
@@ -51,6 +52,7 @@ class Launcher:
     @torch.inference_mode()
     def launch(self, plan: Plan) -> Launched:
         """Start a plan's forward, sampling included. Returns without waiting for the device."""
+        self._table.device_columns.flush()
         batch = self._pack(plan)
         logits_nV = self._model.forward(batch)
         rows = plan.rows[plan.samples]
@@ -120,7 +122,4 @@ class Launcher:
         return torch.cat((newest, self._to_device(known)))
 
     def _to_device(self, array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        if self._device.type == "cuda":
-            return tensor.pin_memory().to(self._device, non_blocking=True)
-        return tensor
+        return upload(array, self._device)

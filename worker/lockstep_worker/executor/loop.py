@@ -15,7 +15,7 @@ from typing import Protocol
 from lockstep_worker.dist.comm import Comm
 from lockstep_worker.dist.replica import Replica
 from lockstep_worker.executor.exchange import Exchange, Exchanged, Status
-from lockstep_worker.executor.idle import BEAT_S, wait_asleep, wait_awake
+from lockstep_worker.executor.idle import BEAT_S, Bell, wait_awake
 from lockstep_worker.executor.launch import Launched, Launcher
 from lockstep_worker.executor.publish import Publisher
 from lockstep_worker.executor.report import Reporter
@@ -71,6 +71,7 @@ class Loop:
         self._scheduler = parts.scheduler
         self._table = parts.scheduler.table
         self._exchange = Exchange(parts.comm, parts.metrics, parts.replica.width)
+        self._bell = Bell(parts.comm)
         self._timer = StepTimer(parts.metrics)
         self._reporter = Reporter(parts.scheduler, parts.metrics, parts.replica, parts.publisher)
         self._max_model_len = max_model_len
@@ -182,8 +183,12 @@ class Loop:
         self._timer.mark("publish")
 
     # --- the exchange, awake and parked -------------------------------------------------------------------------------
-    def _post(self) -> None:
-        """Enter the next step's exchange, so that it completes under the forward and the host's tail."""
+    def _post(self) -> bool:
+        """Enter the next step's exchange, so that it completes under the forward and the host's tail.
+
+        Returns:
+            Whether this rank brings news to it.
+        """
         source, scheduler = self._parts.source, self._scheduler
         self._step += 1
         status = Status(
@@ -195,8 +200,10 @@ class Loop:
             digest=self._digest,
             routes=self._parts.router.digest,
         )
-        self._exchange.post(status, source.take() if source else [])
+        items = source.take() if source else []
+        self._exchange.post(status, items)
         self._timer.mark("exchange")
+        return bool(items)
 
     def _next(self) -> Exchanged:
         start = time.perf_counter()
@@ -216,9 +223,17 @@ class Loop:
                 self._reporter.tell_progress(exchanged)
                 if self._parts.source is not None:
                     self._parts.source.wait(self._beat_s)
-                self._post()
-                exchanged = self._exchange.complete(wait_asleep)
+                exchanged = self._park_exchange()
                 self._parts.detector.beat()
                 if not exchanged.idle:
                     return exchanged
                 self._reporter.count(None)
+
+    def _park_exchange(self) -> Exchanged:
+        if self._post():
+            self._bell.ring()
+            return self._exchange.complete(wait_awake)
+        exchanged = self._exchange.complete(self._bell.wait)
+        if exchanged.items:
+            self._bell.settle()
+        return exchanged

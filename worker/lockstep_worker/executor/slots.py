@@ -113,7 +113,7 @@ class SlotTable:
         self.ineligible[slot] = bool(ineligible_reason(sequence.params))
         self.logprobs[slot] = sequence.params.logprobs
         self._count(sequence.params, 1)
-        self.device_columns.write(
+        self.device_columns.stage(
             slot,
             sequence.params,
             tokens=sequence.tokens,

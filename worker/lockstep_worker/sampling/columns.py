@@ -1,12 +1,14 @@
 """The device half of the slot table: what sampling and finishing need of every request, one row a slot.
 
-Rows are written at admission and read by index; nothing here is per step. Host counts say which steps of the sampler
-nobody needs, so that a greedy batch pays for an arg-max and nothing else.
+Rows are staged at admission and go to the device together, before the next forward, in two copies however many they
+are; they are read by index, and nothing here is per step. Host counts say which steps of the sampler nobody needs, so
+that a greedy batch pays for an arg-max and nothing else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +35,44 @@ class Needs:
     penalties: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A row on its way to the device."""
+
+    params: SamplingParams
+    tokens: npt.NDArray[np.int32]
+    prompt_length: int
+    limit: int
+
+    def integers(self) -> tuple[int, ...]:
+        """In the order of `Columns`."""
+        params = self.params
+        return (
+            int(self.tokens[-1]),
+            self.tokens.size,
+            self.limit,
+            self.prompt_length + params.min_tokens,
+            params.top_k,
+            params.seed,
+            *_padded(params.end_ids),
+            *_padded(params.stop_token_ids),
+        )
+
+    def floats(self) -> tuple[float, ...]:
+        """In the order of `Columns`."""
+        params = self.params
+        return (
+            params.temperature,
+            params.top_p,
+            params.min_p,
+            params.repetition_penalty,
+            params.presence_penalty,
+            params.frequency_penalty,
+        )
+
+
 class Columns:
-    """Per-slot device columns. S slots, V vocabulary.
+    """Per-slot device columns, views of one table of integers and one of floats. S slots, V vocabulary.
 
     Args:
         num_slots: S.
@@ -43,39 +81,37 @@ class Columns:
     """
 
     def __init__(self, num_slots: int, device: torch.device, vocab_size: int) -> None:
-        def column(dtype: torch.dtype, *shape: int, fill: float = 0) -> Tensor:
-            return torch.full((num_slots, *shape), fill, dtype=dtype, device=device)
-
         self.device = device
-        self.last_token = column(torch.int64)
-        """The newest token; a decode reads it here, so that it need not travel to the host and back."""
-        self.length = column(torch.int64)
-        """Tokens of the sequence, the newest included."""
-        self.limit = column(torch.int64)
-        """The length that ends the request with LENGTH."""
-        self.min_length = column(torch.int64)
-        """No end id is drawn while the sequence is shorter than this."""
-        self.end_ids = column(torch.int64, MAX_STOP_TOKEN_IDS, fill=NO_TOKEN)
-        self.stop_ids = column(torch.int64, MAX_STOP_TOKEN_IDS, fill=NO_TOKEN)
-        self.finished = column(torch.uint8)
+        ids = MAX_STOP_TOKEN_IDS
+        self._integers = torch.zeros((num_slots, 6 + 2 * ids), dtype=torch.int64, device=device)
+        # last_token: a decode reads its newest token here, so that it need not travel to the host and back.
+        # length counts it; limit is the length that ends with LENGTH; below min_length no end id is drawn.
+        self.last_token, self.length, self.limit, self.min_length, self.top_k, self.seed = self._integers[:, :6].unbind(
+            1
+        )
+        self.end_ids, self.stop_ids = self._integers[:, 6:].chunk(2, dim=1)
+        self._floats = torch.zeros((num_slots, 6), dtype=torch.float32, device=device)
+        (
+            self.temperature,
+            self.top_p,
+            self.min_p,
+            self.repetition_penalty,
+            self.presence_penalty,
+            self.frequency_penalty,
+        ) = self._floats.unbind(1)
+        self.finished = torch.zeros(num_slots, dtype=torch.uint8, device=device)
         """The finish code once the device has set it: the row's later tokens mean nothing."""
-        self.temperature = column(torch.float32)
-        self.top_p = column(torch.float32, fill=1)
-        self.top_k = column(torch.int64)
-        self.min_p = column(torch.float32)
-        self.seed = column(torch.int64)
-        self.repetition_penalty = column(torch.float32, fill=1)
-        self.presence_penalty = column(torch.float32)
-        self.frequency_penalty = column(torch.float32)
-        self.bias_ids = column(torch.int64, MAX_LOGIT_BIAS, fill=NO_TOKEN)
-        self.bias = column(torch.float32, MAX_LOGIT_BIAS)
+        self.bias_ids = torch.full((num_slots, MAX_LOGIT_BIAS), NO_TOKEN, device=device)
+        self.bias = torch.zeros((num_slots, MAX_LOGIT_BIAS), dtype=torch.float32, device=device)
         """What is added to the logits of `bias_ids`; 0 where there is none."""
         self.counts = TokenCounts(num_slots, vocab_size, device)
+        self._biased: set[int] = set()
+        self._staged: dict[int, _Staged] = {}
 
-    def write(
+    def stage(
         self, slot: int, params: SamplingParams, *, tokens: npt.NDArray[np.int32], prompt_length: int, limit: int
     ) -> None:
-        """Fill a row at admission, overwriting all that its former owner left.
+        """Note a row's new owner; `flush` overwrites all that its former owner left. Touches no device.
 
         Args:
             slot: the row.
@@ -84,43 +120,53 @@ class Columns:
             prompt_length: tokens of the prompt; `min_tokens` and the output's penalties count from here.
             limit: the length that ends the request.
         """
-        self.last_token[slot] = int(tokens[-1])
-        self.length[slot] = tokens.size
-        self.limit[slot] = limit
-        self.min_length[slot] = prompt_length + params.min_tokens
-        self.end_ids[slot] = self._padded(params.end_ids)
-        self.stop_ids[slot] = self._padded(params.stop_token_ids)
-        self.finished[slot] = 0
-        self.temperature[slot] = params.temperature
-        self.top_p[slot] = params.top_p
-        self.top_k[slot] = params.top_k
-        self.min_p[slot] = params.min_p
-        self.seed[slot] = params.seed
-        self.repetition_penalty[slot] = params.repetition_penalty
-        self.presence_penalty[slot] = params.presence_penalty
-        self.frequency_penalty[slot] = params.frequency_penalty
-        self._write_bias(slot, params.logit_bias)
-        if asks_for_penalties(params):
-            self.counts.fill(slot, tokens, prompt_length)
-        else:
-            self.counts.clear(slot)
+        self._staged[slot] = _Staged(params, tokens, prompt_length, limit)
+
+    def flush(self) -> None:
+        """Write the staged rows, behind all that the device was told before."""
+        if not self._staged:
+            return
+        staged, self._staged = self._staged, {}
+        rows = upload(np.fromiter(staged, dtype=np.int64, count=len(staged)), self.device)
+        integers = np.array([row.integers() for row in staged.values()], dtype=np.int64)
+        floats = np.array([row.floats() for row in staged.values()], dtype=np.float32)
+        self._integers.index_copy_(0, rows, upload(integers, self.device))
+        self._floats.index_copy_(0, rows, upload(floats, self.device))
+        self.finished.index_fill_(0, rows, 0)
+        for slot, row in staged.items():
+            self._write_bias(slot, row.params.logit_bias)
+            if asks_for_penalties(row.params):
+                self.counts.fill(slot, row.tokens, row.prompt_length)
+            else:
+                self.counts.clear(slot)
 
     def _write_bias(self, slot: int, bias: tuple[tuple[int, float], ...]) -> None:
-        self.bias_ids[slot] = NO_TOKEN
-        self.bias[slot] = 0
+        if slot in self._biased:
+            self.bias_ids[slot] = NO_TOKEN
+            self.bias[slot] = 0
+            self._biased.discard(slot)
         if bias:
+            self._biased.add(slot)
             ids, values = zip(*bias, strict=True)
             self.bias_ids[slot, : len(ids)] = torch.tensor(ids, dtype=torch.int64, device=self.device)
             self.bias[slot, : len(ids)] = torch.tensor([_addend(value) for value in values], device=self.device)
 
-    def _padded(self, ids: tuple[int, ...]) -> Tensor:
-        padding = (NO_TOKEN,) * (MAX_STOP_TOKEN_IDS - len(ids))
-        return torch.tensor((*ids, *padding), dtype=torch.int64, device=self.device)
+
+def upload(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Copy an array to a device without waiting for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor
 
 
 def asks_for_penalties(params: SamplingParams) -> bool:
     """Say whether the counts of a request's tokens matter."""
     return params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+
+
+def _padded(ids: tuple[int, ...]) -> tuple[int, ...]:
+    return (*ids, *(NO_TOKEN,) * (MAX_STOP_TOKEN_IDS - len(ids)))
 
 
 def _addend(value: float) -> float:

@@ -52,8 +52,8 @@ class TokenCounts:
 
     def clear(self, slot: int) -> None:
         """A new owner does not ask: it reads nothing, and another slot may have the row."""
-        self._row_of[slot] = _NOBODY
         if (row := self._held.pop(slot, None)) is not None:
+            self._row_of[slot] = _NOBODY
             self._free.append(row)
 
     def add(self, rows: Tensor, tokens: Tensor, alive: Tensor) -> None:
