@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from prometheus_client import generate_latest
 from lockstep_worker.bench.counting import CountingComm
 from lockstep_worker.dist.comm import MpiComm
 from lockstep_worker.executor.loop import Source
+from lockstep_worker.executor.scheduler import Plan
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.request import Cancel, Inbound, NewRequest, SamplingParams, Shutdown
-from support.fuzz import Traffic, random_requests
+from support.fuzz import Inspector, Traffic, random_requests
 from support.local_group import LocalGroup, Record, Script
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0)
@@ -37,27 +39,33 @@ SCRIPT: list[list[Inbound]] = [
     *[[]] * NUM_EMPTY,
     [Shutdown()],
 ]
-FUZZ_SEED = 7
+FUZZ_SEED, FUZZ_REQUESTS, FUZZ_STEPS = 7, 4800, 10_000
 FUZZ_ROOM = {"num_blocks": 12, "block_size": 8, "max_batch_size": 8, "max_num_tokens": 32}
 
 
 def fuzz_requests(vocab_size: int) -> list[NewRequest]:
-    return random_requests(random.Random(FUZZ_SEED), 40, vocab_size, 40)
+    return random_requests(random.Random(FUZZ_SEED), FUZZ_REQUESTS, vocab_size, 40)
 
 
 def main(folder: str) -> None:
     model = load_model(f"{folder}/llama", device=torch.device("cpu"), dtype="float32")
     comm = CountingComm(MpiComm())
     group = LocalGroup(model, comm=comm)
-    found = run(group, Script([list(turn) for turn in SCRIPT])) | {"operations": comm.operations[:]}
+    found = run(group, Script([list(turn) for turn in SCRIPT]))
+    found |= {"operations": comm.operations[:], "bells": comm.bells}
+    comm.operations.clear()
     group = LocalGroup(model, comm=comm, **FUZZ_ROOM)
     traffic = Traffic(random.Random(FUZZ_SEED), fuzz_requests(model.vocab_size), 0.1)
-    found["fuzz"] = run(group, traffic) | {"preemptions": group.scheduler.num_preemptions}
+    found["fuzz"] = run(group, traffic, Inspector(group.scheduler, group.max_num_tokens))
+    found["fuzz"] |= {
+        "preemptions": group.scheduler.num_preemptions,
+        "steps": sum(name == "allgather" for name, _ in comm.operations),
+    }
     Path(folder, f"{comm.rank}.json").write_text(json.dumps(found))
 
 
-def run(group: LocalGroup, source: Source) -> dict[str, Any]:
-    record = group.follow(source, Record())
+def run(group: LocalGroup, source: Source, look: Callable[[Plan], None] = lambda plan: None) -> dict[str, Any]:
+    record = group.follow(source, Record(), look)
     metrics = generate_latest(group.registry).decode()
     return {"tokens": record.tokens, "codes": record.codes, "metrics": metrics}
 

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from lockstep_worker.config import Config
+from lockstep_worker.launch.command import RANK_MODULE
 from support.recall_model import PATH as MODEL
 
 START_BOUND_S = 300.0
@@ -71,6 +72,8 @@ class ServeGroup:
             variables = dict(part.split("=", 1) for part in _read_proc(pid, "environ").split("\0") if "=" in part)
             if "OMPI_COMM_WORLD_RANK" in variables:
                 found[int(variables["OMPI_COMM_WORLD_RANK"])] = pid
+            elif self.ranks == 1 and RANK_MODULE in _read_proc(pid, "cmdline").split("\0"):  # no mpirun
+                found[0] = pid
         return found
 
     def rank_metric(self, name: str, rank: int = 0) -> float:
