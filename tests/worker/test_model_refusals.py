@@ -50,10 +50,13 @@ def test_a_model_that_cannot_be_served_right_is_refused_by_name(config: Any, rea
 
 
 def test_heads_that_do_not_divide_are_refused_with_both_numbers() -> None:
-    config = CONFIGS["llama"]()
-    check_supported(config, tp_size=2)
-    with pytest.raises(UnsupportedModel, match=r"its 2 KV heads do not divide by tensor parallelism 4"):
-        check_supported(config, tp_size=4)
+    config = hf.LlamaConfig(**{**SIZES, "hidden_size": 96, "num_attention_heads": 12})
+    for size in (1, 2, 4):  # four ranks hold each KV head twice
+        check_supported(config, tp_size=size)
+    with pytest.raises(UnsupportedModel, match=r"its 2 KV heads are neither a multiple nor a divisor of .* 3"):
+        check_supported(config, tp_size=3)
+    with pytest.raises(UnsupportedModel, match=r"its 12 attention heads do not divide by tensor parallelism 8"):
+        check_supported(config, tp_size=8)
 
 
 def test_a_plan_style_that_is_not_served_is_refused_with_the_layer() -> None:

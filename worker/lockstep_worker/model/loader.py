@@ -105,5 +105,5 @@ def _load_part(path: str, config: Any, device: torch.device, dtype: torch.dtype 
     if dtype != torch.float32 and (network._keep_in_fp32_modules or network._keep_in_fp32_modules_strict):
         raise UnsupportedModel(f"model type {config.model_type!r} mixes dtypes: tensor parallelism needs float32")
     cuts = apply_plan(network, ranks)
-    load_shards(network, Path(path), cuts, ranks, device)
+    load_shards(network, Path(path), cuts, device)
     return network.to(device)

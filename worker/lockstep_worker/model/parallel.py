@@ -23,6 +23,8 @@ REPLICATED = frozenset({"replicate", "replicated_with_grad_allreduce", "embeddin
 COLWISE = "colwise"
 GATHERED = frozenset({"colwise_gather_output", "colwise_rep"})
 ROWWISE = "rowwise"
+KV_LAYERS = (".k_proj", ".v_proj")
+"""What transformers calls the layers that make keys and values."""
 ROWWISE_SPLIT = frozenset({"rowwise_split_input", "rowwise_rep"})
 
 
@@ -34,6 +36,15 @@ class Ranks:
     size: int
     group: Any = None
     """torch.distributed group; None is the default one"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Which of `count` equal parts along a dimension a rank holds."""
+
+    dim: int
+    index: int
+    count: int
 
 
 class RowwiseLinear(nn.Linear):
@@ -81,7 +92,7 @@ class GatheredLinear(nn.Linear):
         return parts.movedim(0, -2).flatten(-2)
 
 
-def apply_plan(network: Any, ranks: Ranks) -> dict[str, int]:
+def apply_plan(network: Any, ranks: Ranks) -> dict[str, Cut]:
     """Replace the planned layers of a model without weights by this rank's parts.
 
     Args:
@@ -89,12 +100,13 @@ def apply_plan(network: Any, ranks: Ranks) -> dict[str, int]:
         ranks: who shares it.
 
     Returns:
-        For each parameter that is cut, the dimension it is cut in.
+        For each parameter that is cut, which part this rank holds.
 
     Raises:
         UnsupportedModel: the plan has a style that is not served, or a size does not divide.
     """
-    cuts: dict[str, int] = {}
+    cuts: dict[str, Cut] = {}
+    kv_heads = count_kv_heads(network.config.get_text_config(decoder=True))
     plan = network.tp_plan or {}
     if not plan:
         raise UnsupportedModel(f"model type {network.config.model_type!r} has no tensor-parallel plan")
@@ -104,29 +116,46 @@ def apply_plan(network: Any, ranks: Ranks) -> dict[str, int]:
         style = plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
         if style is None or style in REPLICATED:
             continue
-        part, dim = _cut_module(name, modules.get(name), style, ranks)
+        own = _cut_for(name, style, ranks, kv_heads)
+        part = _cut_module(name, modules.get(name), style, ranks, own)
         if part is None:
             continue
         network.set_submodule(name, part)
-        cuts[f"{name}.weight"] = dim
-        if dim == 0:
-            cuts[f"{name}.bias"] = dim
+        cuts[f"{name}.weight"] = own
+        if own.dim == 0:
+            cuts[f"{name}.bias"] = own
     return cuts
 
 
-def _cut_module(name: str, module: nn.Module | None, style: str, ranks: Ranks) -> tuple[nn.Linear | None, int]:
-    """Build this rank's part of a layer; returns it, or None for a layer that stays whole, and the cut dimension."""
+def count_kv_heads(text: Any) -> int:
+    """Count a model's heads of keys and values, from the configuration of its text part."""
+    return int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
+
+
+def _cut_for(name: str, style: str, ranks: Ranks, kv_heads: int) -> Cut:
+    """Choose this rank's part of a layer.
+
+    Keys and values come in as many parts as there are heads where the ranks are more: then several ranks hold the same
+    head, the one that their query heads look at.
+    """
+    if style == COLWISE and name.endswith(KV_LAYERS) and ranks.size > kv_heads:
+        return Cut(0, ranks.rank * kv_heads // ranks.size, kv_heads)
+    return Cut(0 if style == COLWISE or style in GATHERED else 1, ranks.rank, ranks.size)
+
+
+def _cut_module(name: str, module: nn.Module | None, style: str, ranks: Ranks, own: Cut) -> nn.Linear | None:
+    """Build this rank's part of a layer, without weights; None for a layer that stays whole."""
     if not isinstance(module, nn.Linear):
         raise UnsupportedModel(f"{name}: tensor parallelism of style {style!r} is not served for what it is")
     if style in GATHERED:
         # A vocabulary that does not divide stays whole: right, and only slower.
-        return (GatheredLinear(module, ranks), 0) if module.out_features % ranks.size == 0 else (None, 0)
+        return GatheredLinear(module, ranks) if module.out_features % ranks.size == 0 else None
     if style == COLWISE:
-        features = _divide(module.out_features, ranks.size, f"output features of {name}")
+        features = _divide(module.out_features, own.count, f"output features of {name}")
         bias = module.bias is not None
-        return nn.Linear(module.in_features, features, bias, device="meta", dtype=module.weight.dtype), 0
+        return nn.Linear(module.in_features, features, bias, device="meta", dtype=module.weight.dtype)
     if style == ROWWISE or style in ROWWISE_SPLIT:
-        return RowwiseLinear(module, ranks, split_input=style in ROWWISE_SPLIT), 1
+        return RowwiseLinear(module, ranks, split_input=style in ROWWISE_SPLIT)
     raise UnsupportedModel(f"{name}: tensor parallelism of style {style!r} is not served")
 
 
@@ -136,11 +165,11 @@ def _divide(count: int, size: int, what: str) -> int:
     return count // size
 
 
-def cut(tensor: Any, dim: int, ranks: Ranks) -> Tensor:
-    """Take this rank's part of a tensor or of a safetensors slice, which is read only as far as needed."""
-    size = tensor.shape[dim] if isinstance(tensor, Tensor) else tensor.get_shape()[dim]
-    start, end = ranks.rank * size // ranks.size, (ranks.rank + 1) * size // ranks.size
-    part: Tensor = tensor[start:end] if dim == 0 else tensor[:, start:end]
+def take(tensor: Any, cut: Cut) -> Tensor:
+    """Take a part of a tensor or of a safetensors slice, which is read only as far as needed."""
+    size = tensor.shape[cut.dim] if isinstance(tensor, Tensor) else tensor.get_shape()[cut.dim]
+    start, end = cut.index * size // cut.count, (cut.index + 1) * size // cut.count
+    part: Tensor = tensor[start:end] if cut.dim == 0 else tensor[:, start:end]
     return part
 
 

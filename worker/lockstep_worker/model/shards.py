@@ -13,20 +13,19 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from lockstep_worker.errors import UnsupportedModel
-from lockstep_worker.model.parallel import Ranks, cut
+from lockstep_worker.model.parallel import Cut, take
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
 
-def load_shards(network: Any, path: Path, cuts: Mapping[str, int], ranks: Ranks, device: torch.device) -> None:
+def load_shards(network: Any, path: Path, cuts: Mapping[str, Cut], device: torch.device) -> None:
     """Fill a model without weights from a checkpoint; the dtype is the one that each parameter has.
 
     Args:
         network: on the meta device; layers already cut to this rank's parts.
         path: the model's folder.
-        cuts: for each parameter that is cut, the dimension.
-        ranks: who shares the weights.
+        cuts: for each parameter that is cut, the part.
         device: where they go.
 
     Raises:
@@ -45,7 +44,7 @@ def load_shards(network: Any, path: Path, cuts: Mapping[str, int], ranks: Ranks,
             )
         for name in sorted(wanted, key=lambda name: name in tied):  # a tied parameter after the one it is tied to
             source = network.get_parameter(tied[name]).data if name in tied else files[name].get_slice(name)
-            part = cut(source, cuts[name], ranks) if name in cuts else source[:]
+            part = take(source, cuts[name]) if name in cuts else source[:]
             _place(network, name, part.to(device, wanted[name].dtype))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM
 
 from lockstep_worker.errors import UnsupportedModel
+from lockstep_worker.model.parallel import count_kv_heads
 
 SERVED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
@@ -85,9 +86,10 @@ def _head_reasons(text: Any, tp_size: int) -> list[str]:
     heads = getattr(text, "num_attention_heads", None)
     if not isinstance(heads, int):
         return ["its layers do not all have the same attention heads"]
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    return [
-        f"its {count} {what} do not divide by tensor parallelism {tp_size}"
-        for what, count in (("attention heads", heads), ("KV heads", kv_heads))
-        if count % tp_size
-    ]
+    reasons = []
+    if heads % tp_size:
+        reasons.append(f"its {heads} attention heads do not divide by tensor parallelism {tp_size}")
+    kv_heads = count_kv_heads(text)
+    if kv_heads % tp_size and tp_size % kv_heads:  # fewer heads than ranks: several ranks hold the same one
+        reasons.append(f"its {kv_heads} KV heads are neither a multiple nor a divisor of tensor parallelism {tp_size}")
+    return reasons
