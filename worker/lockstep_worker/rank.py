@@ -103,12 +103,17 @@ class Rank:
             tp_size=replica.width,
             tp_group=form_group(comm, replica, device),
         )
-        log.info("the weights are there after %.1f s", time.monotonic() - start)
+        log.info("weights: loaded after %.1f s", time.monotonic() - start)
         max_model_len = choose_max_model_len(config.max_model_len, model.max_model_len)
         mine = choose_num_blocks(config, model.kv_bytes_per_block(config.block_size), max_model_len, device)
         num_blocks = min(row[0] for row in comm.gather_once([mine]))  # also: every rank has loaded its part
         model.create_cache(num_blocks, config.block_size)
-        log.info("%d blocks of %d tokens; context %d tokens", num_blocks, config.block_size, max_model_len)
+        log.info(
+            "KV cache: %d blocks of %d tokens; a request may have up to %d tokens",
+            num_blocks,
+            config.block_size,
+            max_model_len,
+        )
         return self._assemble(model, max_model_len, num_blocks, device)
 
     def _assemble(self, model: Model, max_model_len: int, num_blocks: int, device: torch.device) -> Loop:

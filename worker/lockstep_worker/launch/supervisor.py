@@ -127,7 +127,7 @@ def _prepare(config: Config, around: Surroundings, rank_module: str, signals: Si
     if config.world_size == 1:
         launch = build_rank(config, around, module=rank_module, mpi=False)
         launch.environ[PARENT_VARIABLE] = str(os.getpid())
-        log.info("starting 1 rank; its imports take some seconds")
+        log.info("starting 1 rank; it imports torch first, which takes some seconds")
         return launch
     mpirun = find_mpirun(around.python)
     if around.hostfile is not None:
@@ -135,7 +135,7 @@ def _prepare(config: Config, around: Surroundings, rank_module: str, signals: Si
         if not wait_for_hosts(hosts, around.ssh_port, HOSTS_TIMEOUT_S, lambda s: signals.wait(s) is not None):
             return None
     log.info(
-        "starting %d ranks with %s (Open MPI %d); their imports take some seconds",
+        "starting %d ranks with %s (Open MPI %d); they import torch first, which takes some seconds",
         config.world_size,
         mpirun.path,
         mpirun.major,

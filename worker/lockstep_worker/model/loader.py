@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,11 @@ from lockstep_worker.model.attention.sdpa import SdpaBackend
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.parallel import Ranks, apply_plan, check_ranks
 from lockstep_worker.model.probe import probe_cache_shape
-from lockstep_worker.model.shards import INDEX, SINGLE, load_shards
+from lockstep_worker.model.progress import Progress, show_bytes
+from lockstep_worker.model.shards import list_shards, load_shards
 from lockstep_worker.model.support import check_supported
+
+log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -45,11 +51,13 @@ def load_model(
         ConfigError: no model at the path, or an unknown dtype.
         UnsupportedModel: the model cannot be served right.
     """
-    _check_arguments(path, dtype)
+    files = _check_arguments(path, dtype)
     register_attention()
     hf_logging.disable_progress_bar()  # a rank's log is no terminal
     config = AutoConfig.from_pretrained(path, local_files_only=True)
     check_supported(config, tp_size)
+    size = show_bytes(sum(file.stat().st_size for file in files))
+    log.info("weights: %s in %s", size, "1 file" if len(files) == 1 else f"{len(files)} files")
     if tp_size == 1:
         network = _load_whole(path, device, DTYPES.get(dtype, "auto"))
     else:
@@ -72,28 +80,51 @@ def read_end_ids(path: str, config: Any) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _check_arguments(path: str, dtype: str) -> None:
-    problems = []
+def _check_arguments(path: str, dtype: str) -> list[Path]:
+    """Find every fault that can be known before anything is loaded; return the files of the weights."""
+    problems, files = [], []
     if not (Path(path) / "config.json").is_file():
         problems.append(f"model: {path} has no config.json")
-    elif not any((Path(path) / name).is_file() for name in (INDEX, SINGLE)):
-        problems.append(f"model: {path} has neither {INDEX} nor {SINGLE}")
+    else:
+        try:
+            files = list_shards(Path(path))
+        except ConfigError as error:
+            problems += error.problems
     if dtype != "auto" and dtype not in DTYPES:
         problems.append(f"dtype: {dtype!r} is none of auto, {', '.join(DTYPES)}")
     if problems:
         raise ConfigError(problems)
+    return files
 
 
 def _load_whole(path: str, device: torch.device, dtype: torch.dtype | str) -> Any:
     """Load a model by transformers' own loader, which also converts checkpoints of another layout."""
-    return AutoModelForCausalLM.from_pretrained(
-        path,
-        dtype=dtype,
-        attn_implementation=NAME,
-        device_map={"": device},
-        local_files_only=True,
-        use_safetensors=True,
-    )
+    with _progress_in_log():
+        return AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype,
+            attn_implementation=NAME,
+            device_map={"": device},
+            local_files_only=True,
+            use_safetensors=True,
+        )
+
+
+@contextmanager
+def _progress_in_log() -> Iterator[None]:
+    """Have transformers' progress bar over the weights, which it counts by tensor, come as lines in the log."""
+
+    def follow(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if args and isinstance(args[0], Collection):
+            progress = Progress("weights", len(args[0]), lambda count: f"{count} tensors")
+            args = (progress.follow(args[0]), *args[1:])
+        return bar(*args, **options)
+
+    before = hf_logging.set_tqdm_hook(follow)
+    try:
+        yield
+    finally:
+        hf_logging.set_tqdm_hook(before)
 
 
 def _load_part(path: str, config: Any, device: torch.device, dtype: torch.dtype | None, ranks: Ranks) -> Any:

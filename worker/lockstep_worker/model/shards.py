@@ -1,22 +1,52 @@
-"""Reading one rank's part of a safetensors checkpoint: of a weight that is cut, a rank never holds the whole."""
+"""The files of a safetensors checkpoint, and reading one rank's part of them.
+
+Of a weight that is cut, a rank never holds the whole.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from lockstep_worker.errors import UnsupportedModel
+from lockstep_worker.errors import ConfigError, UnsupportedModel
 from lockstep_worker.model.parallel import Cut, take
+from lockstep_worker.model.progress import Progress, show_bytes
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+
+
+class _Index(msgspec.Struct):
+    """The part of an index that is read: which file holds each tensor."""
+
+    weight_map: dict[str, str]
+
+
+def list_shards(path: Path) -> list[Path]:
+    """Find the files that hold a checkpoint's weights; where there is one for all, it wins, as in transformers.
+
+    Raises:
+        ConfigError: there are none, or the index cannot be read or names files that are not there.
+    """
+    if (path / SINGLE).is_file():
+        return [path / SINGLE]
+    if not (path / INDEX).is_file():
+        raise ConfigError([f"model: {path} has neither {INDEX} nor {SINGLE}"])
+    try:
+        index = msgspec.json.decode((path / INDEX).read_bytes(), type=_Index)
+    except msgspec.DecodeError as error:
+        raise ConfigError([f"model: {path / INDEX} is no index of a checkpoint: {error}"]) from None
+    names = sorted(set(index.weight_map.values()))
+    if missing := [name for name in names if not (path / name).is_file()]:
+        raise ConfigError([f"model: {path} lacks {len(missing)} of its {len(names)} files of weights: {missing[0]}"])
+    return [path / name for name in names]
 
 
 def load_shards(network: Any, path: Path, cuts: Mapping[str, Cut], device: torch.device) -> None:
@@ -42,24 +72,18 @@ def load_shards(network: Any, path: Path, cuts: Mapping[str, Cut], device: torch
                 f"the checkpoint lacks {missing[0]} and {len(missing) - 1} more of the model's own names; "
                 "converting checkpoints is served with tensor parallelism 1 only"
             )
+        progress = Progress("weights", sum(one.nbytes for name, one in wanted.items() if name not in tied), show_bytes)
         for name in sorted(wanted, key=lambda name: name in tied):  # a tied parameter after the one it is tied to
             source = network.get_parameter(tied[name]).data if name in tied else files[name].get_slice(name)
             part = take(source, cuts[name]) if name in cuts else source[:]
             _place(network, name, part.to(device, wanted[name].dtype))
+            progress.add(wanted[name].nbytes)
 
 
 def _open_files(path: Path, device: torch.device, stack: ExitStack) -> dict[str, Any]:
     """Map each tensor's name to the open file that holds it."""
-    if (path / INDEX).exists():
-        names: dict[str, str] = json.loads((path / INDEX).read_text())["weight_map"]
-        opened = {file: stack.enter_context(_open(path / file, device)) for file in sorted(set(names.values()))}
-        return {name: opened[file] for name, file in names.items()}
-    only = stack.enter_context(_open(path / SINGLE, device))
-    return dict.fromkeys(only.keys(), only)
-
-
-def _open(file: Path, device: torch.device) -> Any:
-    return safe_open(file, framework="pt", device=str(device))
+    files = [stack.enter_context(safe_open(file, framework="pt", device=str(device))) for file in list_shards(path)]
+    return {name: file for file in files for name in file.keys()}  # noqa: SIM118  (a file is no mapping)
 
 
 def _place(network: nn.Module, name: str, tensor: Tensor) -> None:
