@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -90,7 +91,7 @@ def test_a_whole_load_is_told_by_tensors_and_takes_its_hook_back(
     size = show_bytes((path / "model.safetensors").stat().st_size)
     load_model(str(path), device=CPU)
     assert caplog.messages[0] == f"weights: {size} in 1 file"
-    lines = [found for found in map(LINE.fullmatch, caplog.messages) if found]
+    lines = [found for found in map(LINE.fullmatch, caplog.messages) if found and found[2] == "tensors"]
     number = len(hf.AutoModelForCausalLM.from_pretrained(path).state_dict())
     assert [(int(line[1]), line[2], line[3]) for line in lines] == [
         (done, "tensors", str(number)) for done in range(1, number)
@@ -104,15 +105,27 @@ def test_a_part_is_told_by_the_bytes_that_the_rank_reads(
     caplog: pytest.LogCaptureFixture, tmp_path: Path, family: str, tied: tuple[str, ...]
 ) -> None:
     path = save_tiny_model(family, tmp_path)
-    with init_empty_weights(include_buffers=False):
-        network = hf.AutoModelForCausalLM.from_config(CONFIGS[family]())
-    ranks = Ranks(1, 2)
-    load_shards(network, path, apply_plan(network, ranks), ranks, CPU)
+    network = load_part(path, family, Ranks(1, 2))
     lines = [found for found in map(LINE.fullmatch, caplog.messages) if found]
     parts = [one.nbytes for name, one in network.state_dict().items() if name not in tied]
     assert {f"{line[3]} {line[4]}" for line in lines} == {show_bytes(sum(parts))}
     assert [int(line[5]) for line in lines] == sorted(int(line[5]) for line in lines)
     assert len(lines) == len(parts) - 1
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_loaded_model_needs_its_files_no_more(tmp_path: Path, is_whole: bool) -> None:
+    """Views of a mapped file would show the change here, and end the rank with SIGBUS when the file is cut."""
+    path = save_tiny_model("qwen3", tmp_path)
+    network = load_model(str(path), device=CPU)._network if is_whole else load_part(path, "qwen3", Ranks(0, 2))
+    before = {name: weight.clone() for name, weight in network.state_dict().items()}
+    with (path / "model.safetensors").open("r+b") as file:
+        file.write(b"\xff" * (path / "model.safetensors").stat().st_size)
+    for name, weight in network.state_dict().items():
+        assert torch.equal(weight, before[name]), name
+    assert network.lm_head.weight.untyped_storage().data_ptr() == (
+        network.model.embed_tokens.weight.untyped_storage().data_ptr()
+    )
 
 
 def test_files_that_the_index_names_and_the_folder_lacks_are_found_before_the_load(tmp_path: Path) -> None:
@@ -132,6 +145,13 @@ def test_an_index_that_is_none_is_named(tmp_path: Path, content: str) -> None:
     (path / "model.safetensors.index.json").write_text(content)
     with pytest.raises(ConfigError, match=r"model: \S+/model.safetensors.index.json is no index of a checkpoint: "):
         load_model(str(path), device=CPU)
+
+
+def load_part(path: Path, family: str, ranks: Ranks) -> Any:
+    with init_empty_weights(include_buffers=False):
+        network = hf.AutoModelForCausalLM.from_config(CONFIGS[family]())
+    load_shards(network, path, apply_plan(network, ranks), ranks, CPU)
+    return network
 
 
 def save_sharded(folder: Path) -> Path:

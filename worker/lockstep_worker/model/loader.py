@@ -100,7 +100,7 @@ def _check_arguments(path: str, dtype: str) -> list[Path]:
 def _load_whole(path: str, device: torch.device, dtype: torch.dtype | str) -> Any:
     """Load a model by transformers' own loader, which also converts checkpoints of another layout."""
     with _progress_in_log():
-        return AutoModelForCausalLM.from_pretrained(
+        network = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtype,
             attn_implementation=NAME,
@@ -108,6 +108,21 @@ def _load_whole(path: str, device: torch.device, dtype: torch.dtype | str) -> An
             local_files_only=True,
             use_safetensors=True,
         )
+    if device.type == "cpu":
+        _read_mapped(network)
+    return network
+
+
+def _read_mapped(network: torch.nn.Module) -> None:
+    """Copy weights that are views of mapped files: read now, with progress, not page by page under a request.
+
+    Nor can a file that changes or goes away hurt a rank that serves.
+    """
+    tensors = [*network.parameters(), *network.buffers()]
+    progress = Progress("weights", sum(tensor.nbytes for tensor in tensors), show_bytes)
+    for tensor in tensors:
+        tensor.data = tensor.data.clone()
+        progress.add(tensor.nbytes)
 
 
 @contextmanager

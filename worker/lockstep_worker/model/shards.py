@@ -52,6 +52,8 @@ def list_shards(path: Path) -> list[Path]:
 def load_shards(network: Any, path: Path, cuts: Mapping[str, Cut], device: torch.device) -> None:
     """Fill a model without weights from a checkpoint; the dtype is the one that each parameter has.
 
+    Afterwards the files are needed no more.
+
     Args:
         network: on the meta device; layers already cut to this rank's parts.
         path: the model's folder.
@@ -76,7 +78,8 @@ def load_shards(network: Any, path: Path, cuts: Mapping[str, Cut], device: torch
         for name in sorted(wanted, key=lambda name: name in tied):  # a tied parameter after the one it is tied to
             source = network.get_parameter(tied[name]).data if name in tied else files[name].get_slice(name)
             part = take(source, cuts[name]) if name in cuts else source[:]
-            _place(network, name, part.to(device, wanted[name].dtype))
+            is_mapped = device.type == "cpu" and name not in tied  # a view of the file, of which nothing is read yet
+            _place(network, name, part.to(device, wanted[name].dtype, copy=is_mapped))
             progress.add(wanted[name].nbytes)
 
 
