@@ -37,8 +37,15 @@ def requests() -> list[Any]:
             Query(total(series("requests_waiting"), "group", "rank"), f"{RANK} waiting"),
         ),
         graph(
-            About("Tokens", "Prompt tokens accepted and tokens generated, per second.", "short", 8),
+            About(
+                "Tokens",
+                "Per second: prompt tokens accepted, those of them that came from the prefix caches, and tokens "
+                "generated.",
+                "short",
+                8,
+            ),
             Query(total(rate("prompt_tokens_total")), "prompt"),
+            Query(total(rate("cached_prompt_tokens_total")), "of them cached"),
             Query(total(rate("generated_tokens_total")), "generated"),
         ),
         _latency(

@@ -102,10 +102,14 @@ def test_a_repeated_prefix_goes_where_it_is_and_a_hot_one_spreads_at_its_cap(ran
     assert [owner(ranks, width, handle) for handle in REPEATS] == [holder, holder]
     burst = [owner(ranks, width, handle) for handle in BURST]
     assert burst.count(holder) == 6  # one and a half times its fair share of eight
+    lengths = {item.handle: len(item.prompt) for turn in SCRIPT for item in turn if isinstance(item, NewRequest)}
     for number, rank in enumerate(ranks):
         on_holder = number // width == holder
-        said = counters(rank)["lockstep_prefix_cache_hit_tokens_total", None, None]
-        assert rank["hit_tokens"] == said == (len(HOT) * (len(REPEATS) + 6) if on_holder else 0)
+        said = counters(rank)
+        hits = said["lockstep_prefix_cache_hit_tokens_total", None, None]
+        assert hits == (len(HOT) * (len(REPEATS) + 6) if on_holder else 0)
+        asked = sum(lengths[int(handle)] for handle in rank["tokens"])
+        assert said["lockstep_prefix_cache_query_tokens_total", None, None] == asked
 
 
 def test_a_cancel_reaches_the_owner_wherever_it_is(ranks: Ranks, width: int) -> None:

@@ -129,6 +129,8 @@ def settings_for(**settings: Any) -> dict[str, Any]:
         "max_model_len": CONTEXT,
         "vocab_size": VOCAB_SIZE,
         "end_ids": [END_ID],
+        "block_size": 16,
+        "prefix_cache": True,
         "parent_pid": os.getpid(),
     } | settings
 

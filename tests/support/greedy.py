@@ -32,10 +32,12 @@ class GreedyDriver:
         self.model = model
         self.pool = BlockPool(num_blocks, block_size)
         self.chunk = chunk
+        self.hit_tokens = 0
         model.create_cache(num_blocks, block_size)
 
     def start(self, prompt: list[int], limit: int) -> Sequence:
         blocks = self.pool.match(prompt)
+        self.hit_tokens += len(blocks) * self.pool.block_size
         return Sequence(list(prompt), len(prompt), limit, blocks, len(blocks) * self.pool.block_size)
 
     def step(self, sequences: list[Sequence]) -> None:

@@ -83,6 +83,7 @@ def frontend_page() -> Page:
         metrics.inter_token_seconds.observe(0.003)
         metrics.request_seconds.observe(0.8)
         metrics.prompt_tokens_total.inc(40)
+        metrics.cached_prompt_tokens_total.inc(24)
         metrics.generated_tokens_total.inc(20)
         for outcome in metrics.requests_total.values():
             outcome.inc()

@@ -77,7 +77,6 @@ def main(folder: str, width: int) -> None:
         "tokens": record.tokens,
         "codes": record.codes,
         "notes": notes,
-        "hit_tokens": group.scheduler.pool.hit_tokens,
         "metrics": generate_latest(group.registry).decode(),
     }
     Path(folder, f"{comm.rank}.json").write_text(json.dumps(found))

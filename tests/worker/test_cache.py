@@ -21,7 +21,6 @@ def test_a_prompt_seen_before_gets_the_blocks_that_hold_it() -> None:
     pool.check()
     assert pool.match([*range(8), 50, 51]) == first[:2]
     pool.check()
-    assert (pool.hit_tokens, pool.query_tokens) == (8, 20)
 
 
 def test_blocks_in_use_are_shared_and_freed_by_the_last_holder() -> None:
@@ -43,11 +42,10 @@ def test_a_probe_finds_what_a_match_would_and_leaves_no_trace() -> None:
     pool.release(first)
     second = serve(pool, [5, 6])
     pool.release(second)
-    queried = pool.query_tokens
     assert pool.probe([1, 2, 3, 4, 9]) == 4
     assert pool.probe([1, 2, 3, 4]) == 2
     assert pool.probe([7]) == 0
-    assert (pool.hit_tokens, pool.query_tokens, pool.num_free) == (0, queried, 4)
+    assert pool.num_free == 4
     pool.allocate(2)  # had the probe touched the first chain, the second would have been evicted before it
     assert pool.probe([5, 6, 7]) == 2
     pool.check()
@@ -181,7 +179,7 @@ def test_without_prefix_cache_nothing_is_kept() -> None:
     pool = BlockPool(4, 2, prefix_cache=False)
     pool.release(serve(pool, [1, 2, 3]))
     assert pool.match([1, 2, 3]) == []
-    assert (pool.num_free, pool.hit_tokens) == (4, 0)
+    assert pool.num_free == 4
     pool.check()
 
 

@@ -97,14 +97,16 @@ def test_every_request_ends_in_one_outcome(frontend: Frontend) -> None:
 
 
 def test_tokens_and_times_are_counted(frontend: Frontend) -> None:
-    names = ("prompt_tokens_total", "generated_tokens_total", "time_to_first_token_seconds_count")
-    names += ("inter_token_seconds_count", "request_seconds_count")
+    names = ("prompt_tokens_total", "cached_prompt_tokens_total", "generated_tokens_total")
+    names += ("time_to_first_token_seconds_count", "inter_token_seconds_count", "request_seconds_count")
     before = {name: frontend.metric(f"lockstep_{name}") for name in names}
     frontend.engine.script = say(encode("abcde"))
+    frontend.engine.cached_tokens = 3
     frontend.complete(prompt="COPY ab", n=2)
+    frontend.engine.cached_tokens = 0
     wait_until(lambda: frontend.metric("lockstep_requests_in_flight") == 0, 10)
     after = {name: frontend.metric(f"lockstep_{name}") - before[name] for name in names}
-    assert list(after.values()) == [len(encode("COPY ab")), 10, 1, 8, 1]
+    assert list(after.values()) == [len(encode("COPY ab")), 3, 10, 1, 8, 1]
 
 
 def test_the_gateways_gauges_follow_the_engine(frontend: Frontend) -> None:
@@ -114,3 +116,11 @@ def test_the_gateways_gauges_follow_the_engine(frontend: Frontend) -> None:
         frontend.wait_for_metric(running, 3, 10)
     frontend.wait_for_metric(running, 0, 10)
     assert frontend.metric('vllm:kv_cache_usage_perc{model_name="recall"}') == 0.1
+
+
+def test_gateways_are_told_what_the_cache_is_like_once_the_engine_is_ready() -> None:
+    with start_frontend(wait_ready=False, block_size=32, prefix_cache=False) as frontend:
+        assert "cache_config_info{" not in frontend.client().get("/metrics").text
+        frontend.engine.is_silent = False
+        labels = 'block_size="32",enable_prefix_caching="False",model_name="recall",num_gpu_blocks="10"'
+        frontend.wait_for_metric(f"vllm:cache_config_info{{{labels}}}", 1, 10)

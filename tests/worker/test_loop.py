@@ -79,10 +79,11 @@ def test_a_prompt_of_one_token_is_served(group: LocalGroup, model: Model) -> Non
 def test_a_repeated_prompt_comes_from_the_prefix_cache_with_equal_tokens(group: LocalGroup, plain: list[int]) -> None:
     prompt = PROMPT * 7
     first = group.generate([prompt], greedy())
-    hits = group.scheduler.pool.hit_tokens
+    counted = "lockstep_prefix_cache_hit_tokens_total", {"rank": "0"}
+    hits = group.registry.get_sample_value(*counted) or 0
     again = LocalGroup.generate(group, [prompt], greedy())
     assert again == first
-    assert group.scheduler.pool.hit_tokens - hits == 48
+    assert group.registry.get_sample_value(*counted) == hits + 48
 
 
 def test_a_cancel_ends_a_request_once_and_its_neighbour_does_not_notice(group: LocalGroup, plain: list[int]) -> None:

@@ -66,9 +66,9 @@ def test_a_cached_prefix_gives_the_same_tokens(
 ) -> None:
     driver = GreedyDriver(model)
     driver.run(prompts, LIMIT)
-    assert driver.pool.hit_tokens == 0
+    assert driver.hit_tokens == 0
     assert driver.run(prompts, LIMIT) == expected
-    assert driver.pool.hit_tokens == sum((len(prompt) - 1) // 8 * 8 for prompt in prompts)
+    assert driver.hit_tokens == sum((len(prompt) - 1) // 8 * 8 for prompt in prompts)
 
 
 def test_evicted_and_reused_blocks_give_the_same_tokens(
@@ -89,7 +89,7 @@ def test_prompts_that_share_a_start_and_then_differ_stay_apart(model: Model) -> 
     assert [driver.run([one], LIMIT)[0] for one in prompts] == [
         recall_model.generate(reference, one, LIMIT) for one in prompts
     ]
-    assert driver.pool.hit_tokens > 3 * len(table) // 2
+    assert driver.hit_tokens > 3 * len(table) // 2
 
 
 def test_a_step_that_finishes_no_prompt_returns_no_row(model: Model) -> None:

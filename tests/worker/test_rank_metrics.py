@@ -69,7 +69,43 @@ def test_rows_of_the_per_request_path_are_counted_with_their_reason(model: Model
     found = values(group)
     assert found["sampler_requests_total{batched,}"] == 4
     assert found["sampler_requests_total{per_request,stop_words}"] == 4
+    assert found["sampler_update_seconds_count{batched}"] == 4
     assert found["sampler_update_seconds_count{per_request}"] == 4
+
+
+def test_a_path_that_no_row_takes_is_not_observed(model: Model) -> None:
+    group = LocalGroup(model)
+    group.run([[NewRequest(1, PROMPT, greedy(4, stop_token_ids=(95,)))]])
+    found = values(group)
+    assert found["sampler_update_seconds_count{per_request}"] == 4
+    assert "sampler_update_seconds_count{batched}" not in found
+
+
+def test_a_prompt_is_looked_up_once_however_often_its_request_waits_for_blocks(model: Model) -> None:
+    group = LocalGroup(model, num_blocks=8, block_size=4)
+    known, large = [*range(9)], [*range(20, 38)]
+    first = [NewRequest(1, known, greedy(2))]
+    held = [NewRequest(2, large, greedy(6)), NewRequest(3, [*known, *range(70, 79)], greedy(2))]
+    group.run([first, [], [], [], held])
+    found = values(group)
+    assert found["prefix_cache_query_tokens_total"] == 9 + 18 + 18
+    assert found["prefix_cache_hit_tokens_total"] == 8
+    assert "preemptions_total" not in found
+
+
+def test_what_a_preempted_request_computed_itself_is_no_hit(model: Model) -> None:
+    group = LocalGroup(model, num_blocks=8, block_size=4)
+    group.run([[NewRequest(handle, [handle] * 6, greedy(16)) for handle in (1, 2)]])
+    found = values(group)
+    assert found["preemptions_total"] > 0
+    assert found["prefix_cache_query_tokens_total"] == 12
+    assert "prefix_cache_hit_tokens_total" not in found
+
+
+def test_a_cache_that_is_off_is_not_asked(model: Model) -> None:
+    group = LocalGroup(model, prefix_cache=False)
+    group.run([[NewRequest(1, PROMPT, greedy(3))]])
+    assert "prefix_cache_query_tokens_total" not in values(group)
 
 
 def test_preemptions_are_counted(model: Model) -> None:

@@ -150,4 +150,3 @@ def test_a_prompt_in_the_own_cache_is_kept() -> None:
     pool.release(blocks)
     request = NewRequest(1, prompt, GREEDY)  # by its handle it would go to the other
     assert router.mine(exchange([request], active=(1, 1))) == [request]
-    assert pool.query_tokens == 0

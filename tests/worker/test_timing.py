@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from lockstep_worker.executor import timing
-from lockstep_worker.executor.timing import StepTimer
-from lockstep_worker.metrics import PHASES, RankMetrics
+from lockstep_worker.executor.timing import Laps, StepTimer
+from lockstep_worker.metrics import PATHS, PHASES, RankMetrics
 
 
 class Clock:
@@ -58,6 +58,22 @@ def test_an_idle_device_is_no_bubble(clock: Clock, registry: CollectorRegistry) 
     clock.now += 1000
     forward(timer, clock, 1)
     assert value(registry, "iteration_bubble_seconds_count") == 0
+
+
+def test_each_path_of_an_update_has_its_own_time_and_one_without_rows_none(
+    clock: Clock, registry: CollectorRegistry
+) -> None:
+    paths = Laps(RankMetrics(registry, 0).sampler_update_seconds)
+    for laps in ([("batched", 2)], [("per_request", 0.5), ("batched", 1), ("per_request", 8)], []):
+        paths.begin()
+        for path, seconds in laps:
+            clock.now += seconds
+            paths.mark(path)
+        clock.now += 100
+        paths.finish()
+    sums = [value(registry, "sampler_update_seconds_sum", path=path) for path in PATHS]
+    counts = [value(registry, "sampler_update_seconds_count", path=path) for path in PATHS]
+    assert (sums, counts) == ([3, 8.5], [2, 1])
 
 
 def test_each_phase_is_observed_once_a_step_with_all_its_parts(clock: Clock, registry: CollectorRegistry) -> None:

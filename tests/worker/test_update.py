@@ -98,6 +98,27 @@ def test_one_ineligible_request_does_not_cost_the_others_the_batched_path() -> N
     assert num_batched == drawn.rows.size - 1
 
 
+def test_who_keeps_time_is_told_of_each_path_that_has_rows_and_of_no_other() -> None:
+    rng, told = random.Random(11), set()
+    for _ in range(300):
+        table = random_table(rng, num_slots=4)
+        live = draw_step(rng, table)
+        slow = table.ineligible[live.rows]
+        marks: list[str] = []
+        update_requests(table, live, marks.append)
+        assert (
+            marks
+            == {
+                (False, False): [],
+                (True, False): ["batched"],
+                (False, True): ["per_request", "per_request"],
+                (True, True): ["per_request", "batched", "per_request"],
+            }[bool((~slow).any()), bool(slow.any())]
+        )
+        told.add(tuple(marks))
+    assert len(told) == 4
+
+
 def test_an_update_of_no_row_changes_nothing() -> None:
     table = random_table(random.Random(1), num_slots=4)
     before = snapshot(table)

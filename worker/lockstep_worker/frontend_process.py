@@ -135,6 +135,8 @@ class FrontendProcess:
             max_model_len=max_model_len,
             vocab_size=model.vocab_size,
             end_ids=model.end_ids,
+            block_size=config.block_size,
+            prefix_cache=config.prefix_cache,
             inbound=link.inbound,
             outbound=link.outbound,
             outbound_remote=link.remote,

@@ -1,7 +1,6 @@
 """Every metric of a worker: name, unit, labels and help, in one file.
 
-Metrics are built on a registry that is passed in. Observing must never raise into the loop and costs about a
-microsecond; children with labels are looked up once, at construction.
+Metrics are built on a registry that is passed in; how one is made and why it never raises stands in `instruments`.
 `python -m lockstep_worker.metrics` prints docs/metrics.md.
 """
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -17,25 +15,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from lockstep_worker.contract import METRIC_PREFIX
+from lockstep_worker.instruments import Definition, Family
 
 PHASES = ("exchange", "admit", "schedule", "launch", "collect", "update", "publish")
 KINDS = ("empty", "decode", "prefill", "mixed")
 OPS = ("exchange", "payload", "prefix_matches")
+PATHS = ("batched", "per_request")
+REASONS = ("logprobs", "stop_words", "draft", "beam", "grammar")
 OUTCOMES = ("stop", "length", "cancelled", "disconnect", "timeout", "refused", "error")
 
-_STEP_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 _SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """One metric as the documentation shows it; `labels` come after `rank`, which every rank metric has."""
-
-    kind: str
-    help: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = _STEP_BUCKETS
 
 
 RANK_METRICS: Mapping[str, Definition] = {
@@ -66,19 +56,31 @@ RANK_METRICS: Mapping[str, Definition] = {
         "Sampled rows, by the path that updated them; `reason` says why a row was not eligible for the batched path.",
         ("path", "reason"),
     ),
-    "sampler_update_seconds": Definition("histogram", "Host time of update_requests in one step, by path.", ("path",)),
+    "sampler_update_seconds": Definition(
+        "histogram",
+        "Host time of one step's update of requests, by path; a path without rows is not observed. To part the rows "
+        "and to join them again is the per-request path's work.",
+        ("path",),
+    ),
     "requests_running": Definition("gauge", "Requests that hold a slot."),
     "requests_waiting": Definition("gauge", "Admitted requests that wait for a slot or for blocks."),
     "queue_seconds": Definition(
         "histogram",
-        "From a request's arrival at rank 0 to its first slot; rank 0 only.",
+        "From a request's admission to its first slot; on ranks that publish tokens, the first of each data replica.",
         buckets=_LATENCY_BUCKETS,
     ),
     "preemptions_total": Definition("counter", "Running requests put back to waiting because blocks ran out."),
     "kv_blocks": Definition("gauge", "Blocks in the pool."),
     "kv_blocks_used": Definition("gauge", "Blocks that running requests hold."),
-    "prefix_cache_query_tokens_total": Definition("counter", "Prompt tokens looked up in the prefix cache."),
-    "prefix_cache_hit_tokens_total": Definition("counter", "Prompt tokens found in the prefix cache, not computed."),
+    "prefix_cache_query_tokens_total": Definition(
+        "counter",
+        "Prompt tokens looked up in the prefix cache: of each request once, when it gets its first slot. Waiting for "
+        "blocks, preemption and routing count nothing, nor does a cache that is off.",
+    ),
+    "prefix_cache_hit_tokens_total": Definition(
+        "counter",
+        "Those of them that were found, and so not computed: whole blocks, never the last token of a prompt.",
+    ),
     "step_tokens_total": Definition("counter", "Tokens computed by forwards, prefill and decode together."),
 }
 HANG_METRICS: Mapping[str, Definition] = {
@@ -97,45 +99,23 @@ FRONTEND_METRICS: Mapping[str, Definition] = {
     ),
     "inter_token_seconds": Definition("histogram", "Between two tokens of a request.", buckets=_LATENCY_BUCKETS),
     "request_seconds": Definition("histogram", "From a request's arrival to its end.", buckets=_LATENCY_BUCKETS),
-    "prompt_tokens_total": Definition("counter", "Prompt tokens of accepted requests."),
+    "prompt_tokens_total": Definition("counter", "Prompt tokens of accepted requests, each prompt once."),
+    "cached_prompt_tokens_total": Definition(
+        "counter", "Those of them that the ranks had in their prefix caches; known when a request gets its slot."
+    ),
     "generated_tokens_total": Definition("counter", "Generated tokens that requests received."),
 }
 GATEWAY_METRICS: Mapping[str, Definition] = {
     "vllm:num_requests_running": Definition("gauge", "Requests running, under the name that gateways expect."),
     "vllm:num_requests_waiting": Definition("gauge", "Requests waiting, under the name that gateways expect."),
     "vllm:kv_cache_usage_perc": Definition("gauge", "Share of blocks in use, 0 to 1, under the gateways' name."),
+    "vllm:cache_config_info": Definition(
+        "gauge",
+        "Always 1; the labels say how many tokens a KV block has, how many blocks all data replicas have together, and "
+        "whether the prefix cache is on (`True` or `False`). Served from the moment that the engine is ready.",
+        ("block_size", "num_gpu_blocks", "enable_prefix_caching"),
+    ),
 }
-
-_Child = Counter | Gauge | Histogram
-
-
-class _Family:
-    """Builds metrics of one table on one registry with constant leading labels."""
-
-    def __init__(self, registry: CollectorRegistry, constant: Mapping[str, str]) -> None:
-        self._registry = registry
-        self._constant = constant
-
-    def build(self, name: str, definition: Definition) -> Any:
-        labels = (*self._constant, *definition.labels)
-        full = name if ":" in name else METRIC_PREFIX + name
-        metric: _Child
-        match definition.kind:
-            case "counter":
-                metric = Counter(full, definition.help, labels, registry=self._registry)
-            case "gauge":
-                metric = Gauge(full, definition.help, labels, registry=self._registry)
-            case _:
-                metric = Histogram(full, definition.help, labels, registry=self._registry, buckets=definition.buckets)
-        return metric
-
-    def children(self, metric: Any, *value_lists: Iterable[str]) -> dict[tuple[str, ...], Any]:
-        """Look up every combination of label values once, so that observing is one dictionary look-up."""
-        combinations: list[tuple[str, ...]] = [()]
-        for values in value_lists:
-            combinations = [(*head, value) for head in combinations for value in values]
-        constant = tuple(self._constant.values())
-        return {combination: metric.labels(*constant, *combination) for combination in combinations}
 
 
 class RankMetrics:
@@ -146,10 +126,8 @@ class RankMetrics:
         rank: this rank's number in its group.
     """
 
-    REASONS = ("", "logprobs", "stop_words", "draft", "beam", "grammar")
-
     def __init__(self, registry: CollectorRegistry, rank: int) -> None:
-        family = _Family(registry, {"rank": str(rank)})
+        family = Family(registry, {"rank": str(rank)})
         metrics = {name: family.build(name, definition) for name, definition in RANK_METRICS.items()}
 
         def one(name: str) -> Any:  # the attribute's annotation says which kind the table made
@@ -168,29 +146,27 @@ class RankMetrics:
         self.prefix_cache_query_tokens_total: Counter = one("prefix_cache_query_tokens_total")
         self.prefix_cache_hit_tokens_total: Counter = one("prefix_cache_hit_tokens_total")
         self.step_tokens_total: Counter = one("step_tokens_total")
-        self.iteration_host_seconds: dict[tuple[str, ...], Histogram] = family.children(
-            metrics["iteration_host_seconds"], PHASES
+        children, product = family.children, itertools.product
+        self.iteration_host_seconds: dict[tuple[str, ...], Histogram] = children(
+            metrics["iteration_host_seconds"], product(PHASES)
         )
-        self.iterations_total: dict[tuple[str, ...], Counter] = family.children(metrics["iterations_total"], KINDS)
-        collectives = metrics["collectives_total"]
-        self.collectives_total: dict[tuple[str, ...], Counter] = {
-            pair: collectives.labels(str(rank), *pair)
-            for pair in [("exchange", "executed"), *itertools.product(OPS[1:], ("executed", "skipped"))]
-        }
-        self.collective_bytes_total: dict[tuple[str, ...], Counter] = family.children(
-            metrics["collective_bytes_total"], OPS
+        self.iterations_total: dict[tuple[str, ...], Counter] = children(metrics["iterations_total"], product(KINDS))
+        self.collectives_total: dict[tuple[str, ...], Counter] = children(
+            metrics["collectives_total"],
+            [("exchange", "executed"), *product(OPS[1:], ("executed", "skipped"))],
         )
-        self.collective_wait_seconds: dict[tuple[str, ...], Histogram] = family.children(
-            metrics["collective_wait_seconds"], OPS
+        self.collective_bytes_total: dict[tuple[str, ...], Counter] = children(
+            metrics["collective_bytes_total"], product(OPS)
         )
-        self.sampler_update_seconds: dict[tuple[str, ...], Histogram] = family.children(
-            metrics["sampler_update_seconds"], ("batched", "per_request")
+        self.collective_wait_seconds: dict[tuple[str, ...], Histogram] = children(
+            metrics["collective_wait_seconds"], product(OPS)
         )
-        constant = str(rank)
-        sampled = metrics["sampler_requests_total"]
-        self.sampler_requests_total: dict[tuple[str, ...], Counter] = {
-            ("batched", ""): sampled.labels(constant, "batched", "")
-        } | {("per_request", reason): sampled.labels(constant, "per_request", reason) for reason in self.REASONS[1:]}
+        self.sampler_update_seconds: dict[tuple[str, ...], Histogram] = children(
+            metrics["sampler_update_seconds"], product(PATHS)
+        )
+        self.sampler_requests_total: dict[tuple[str, ...], Counter] = children(
+            metrics["sampler_requests_total"], [(PATHS[0], ""), *product(PATHS[1:], REASONS)]
+        )
 
 
 class HangCollector(Collector):
@@ -232,27 +208,40 @@ class FrontendMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
-        family = _Family(registry, {})
+        family = Family(registry, {})
         metrics = {name: family.build(name, definition) for name, definition in FRONTEND_METRICS.items()}
         self.requests_in_flight: Gauge = metrics["requests_in_flight"]
         self.time_to_first_token_seconds: Histogram = metrics["time_to_first_token_seconds"]
         self.inter_token_seconds: Histogram = metrics["inter_token_seconds"]
         self.request_seconds: Histogram = metrics["request_seconds"]
         self.prompt_tokens_total: Counter = metrics["prompt_tokens_total"]
+        self.cached_prompt_tokens_total: Counter = metrics["cached_prompt_tokens_total"]
         self.generated_tokens_total: Counter = metrics["generated_tokens_total"]
-        self.requests_total: dict[tuple[str, ...], Counter] = family.children(metrics["requests_total"], OUTCOMES)
-        gateway = _Family(registry, {"model_name": model_name})
+        self.requests_total: dict[tuple[str, ...], Counter] = family.children(
+            metrics["requests_total"], itertools.product(OUTCOMES)
+        )
+        gateway = Family(registry, {"model_name": model_name})
         named = {name: gateway.build(name, definition) for name, definition in GATEWAY_METRICS.items()}
         self.gateway_running: Gauge = named["vllm:num_requests_running"].labels(model_name)
         self.gateway_waiting: Gauge = named["vllm:num_requests_waiting"].labels(model_name)
         self.gateway_kv_usage: Gauge = named["vllm:kv_cache_usage_perc"].labels(model_name)
+        self._gateway_cache: dict[tuple[str, ...], Gauge] = gateway.children(named["vllm:cache_config_info"], ())
+
+    def show_cache(self, *, block_size: int, num_blocks: int, prefix_cache: bool) -> None:
+        """Tell gateways what the KV cache is like; `num_blocks` over all data replicas."""
+        self._gateway_cache[str(block_size), str(num_blocks), str(prefix_cache)].set(1)
 
 
 def document() -> str:
     """Render docs/metrics.md."""
     lines = ["# Metrics", "", "Generated by `python -m lockstep_worker.metrics`; a test keeps it true.", ""]
     sections = (
-        ("Ranks", "Each rank serves these at its metrics port; every series carries `rank`.", RANK_METRICS),
+        (
+            "Ranks",
+            "Each rank serves these at its metrics port; every series carries `rank`.\n"
+            "Ranks of one data replica serve the same requests and count them alike: do not add them up.",
+            RANK_METRICS,
+        ),
         ("Hang detector", "Each rank; read at scrape.", HANG_METRICS),
         ("Frontend", "Rank 0's frontend serves these at `/metrics` of the API's port.", FRONTEND_METRICS),
         ("Gateways", "Also the frontend, with `model_name`.", GATEWAY_METRICS),

@@ -22,7 +22,7 @@ from lockstep_worker.executor.report import Reporter
 from lockstep_worker.executor.routing import Router
 from lockstep_worker.executor.scheduler import Plan, Scheduler
 from lockstep_worker.executor.slots import Sequence, ineligible_reason
-from lockstep_worker.executor.timing import StepTimer
+from lockstep_worker.executor.timing import Laps, StepTimer
 from lockstep_worker.executor.update import Sampled, live_rows, update_requests
 from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.metrics import RankMetrics
@@ -73,6 +73,7 @@ class Loop:
         self._exchange = Exchange(parts.comm, parts.metrics, parts.replica.width)
         self._bell = Bell(parts.comm)
         self._timer = StepTimer(parts.metrics)
+        self._paths = Laps(parts.metrics.sampler_update_seconds)
         self._reporter = Reporter(parts.scheduler, parts.metrics, parts.replica, parts.publisher)
         self._max_model_len = max_model_len
         self._overlap = overlap
@@ -164,11 +165,10 @@ class Loop:
         return sampled
 
     def _update(self, sampled: Sampled) -> Sampled:
-        start = time.perf_counter()
-        sampled, batched = update_requests(self._table, sampled)
-        path = "batched" if batched == sampled.rows.size else "per_request"
+        self._paths.begin()
+        sampled, batched = update_requests(self._table, sampled, self._paths.mark)
+        self._paths.finish()
         metrics = self._parts.metrics
-        metrics.sampler_update_seconds[(path,)].observe(time.perf_counter() - start)
         metrics.sampler_requests_total[("batched", "")].inc(batched)
         for slot in sampled.rows[batched:].tolist():
             reason = ineligible_reason(self._table.sequence(slot).params)

@@ -32,7 +32,7 @@ class Reporter:
         self._metrics = metrics
         self._publisher = publisher
         self._told_at = 0.0
-        self._seen = (0, 0, 0)
+        self._seen_preemptions = 0
         self._arrived_s: dict[int, float] = {}
         metrics.kv_blocks.set(self._pool.num_blocks)
 
@@ -46,7 +46,8 @@ class Reporter:
         metrics.requests_running.set(scheduler.num_running)
         metrics.requests_waiting.set(len(scheduler.waiting))
         metrics.kv_blocks_used.set(self._pool.num_blocks - self._pool.num_free)
-        self._count_totals()
+        self._metrics.preemptions_total.inc(scheduler.num_preemptions - self._seen_preemptions)
+        self._seen_preemptions = scheduler.num_preemptions
         self.tell_progress(exchanged)
 
     def count(self, plan: Plan | None) -> None:
@@ -81,9 +82,14 @@ class Reporter:
                     self._arrived_s.pop(handle, None)
 
     def tell_started(self) -> None:
-        """Observe how long requests waited for their first slot, and tell the frontend what the cache had of them."""
+        """Observe how long requests waited for their first slot, and count and tell what the cache had of them."""
         started = self._scheduler.started
-        if not started or self._publisher is None:
+        if not started:
+            return
+        if self._pool.prefix_cache:
+            self._metrics.prefix_cache_query_tokens_total.inc(sum(one.prompt_length for one in started))
+            self._metrics.prefix_cache_hit_tokens_total.inc(sum(one.cached_tokens or 0 for one in started))
+        if self._publisher is None:
             return
         now = time.monotonic()
         for sequence in started:
@@ -92,17 +98,6 @@ class Reporter:
         found = {sequence.handle: sequence.cached_tokens or 0 for sequence in started if sequence.cached_tokens}
         if found:
             self._publisher.send(Started(list(found), list(found.values())))
-
-    def _count_totals(self) -> None:
-        """Carry the scheduler's and the pool's own totals over into counters."""
-        totals = (self._scheduler.num_preemptions, self._pool.query_tokens, self._pool.hit_tokens)
-        if totals == self._seen:
-            return
-        preemptions, query, hit = (new - old for new, old in zip(totals, self._seen, strict=True))
-        self._metrics.preemptions_total.inc(preemptions)
-        self._metrics.prefix_cache_query_tokens_total.inc(query)
-        self._metrics.prefix_cache_hit_tokens_total.inc(hit)
-        self._seen = totals
 
 
 def _kind(plan: Plan | None) -> str:

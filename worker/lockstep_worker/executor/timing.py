@@ -1,4 +1,4 @@
-"""Where a step's time goes: host phases, and the bubble between two forwards.
+"""Where a step's time goes: host phases, paths of the update, and the bubble between two forwards.
 
 On a CPU a forward runs in its launch, so the bubble is the host's time from the end of one launch to the start of the
 next while there is work. It is forgotten whenever the group parks: an idle device is no bubble.
@@ -7,35 +7,55 @@ next while there is work. It is forgotten whenever the group parks: an idle devi
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+
+from prometheus_client import Histogram
 
 from lockstep_worker.metrics import RankMetrics
 
 _clock = time.perf_counter
 
 
-class StepTimer:
-    """Stamps of one rank's steps, observed into its metrics.
+class Laps:
+    """Time by name, observed once a name; what is not marked between `begin` and `finish` is not observed.
+
+    Args:
+        histograms: by name, as the only label.
+    """
+
+    def __init__(self, histograms: Mapping[tuple[str, ...], Histogram]) -> None:
+        self._histograms = histograms
+        self._start = self._last = _clock()
+        self._spans: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """The first lap starts."""
+        self._start = self._last = _clock()
+        self._spans.clear()
+
+    def mark(self, name: str) -> None:
+        """A lap ends here, and the next one starts; laps of one name add up."""
+        now = _clock()
+        self._spans[name] = self._spans.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def finish(self) -> None:
+        """Observe each name's time."""
+        for name, seconds in self._spans.items():
+            self._histograms[(name,)].observe(seconds)
+
+
+class StepTimer(Laps):
+    """Stamps of one rank's steps, observed into its metrics; its laps are the host's phases.
 
     Args:
         metrics: this rank's.
     """
 
     def __init__(self, metrics: RankMetrics) -> None:
+        super().__init__(metrics.iteration_host_seconds)
         self._metrics = metrics
-        self._start = self._last = _clock()
-        self._spans: dict[str, float] = {}
         self._forward_end: float | None = None
-
-    def begin(self) -> None:
-        """A step starts."""
-        self._start = self._last = _clock()
-        self._spans.clear()
-
-    def mark(self, phase: str) -> None:
-        """A phase of the step ends here."""
-        now = _clock()
-        self._spans[phase] = self._spans.get(phase, 0.0) + now - self._last
-        self._last = now
 
     def forward(self, end_of_forward: bool) -> None:
         """A forward starts or ends here; observes the bubble in between."""
@@ -51,6 +71,5 @@ class StepTimer:
 
     def finish(self) -> None:
         """A step with work ends: observe its phases and its whole."""
-        for phase, seconds in self._spans.items():
-            self._metrics.iteration_host_seconds[(phase,)].observe(seconds)
+        super().finish()
         self._metrics.iteration_seconds.observe(_clock() - self._start)

@@ -7,6 +7,7 @@ nothing. Source of the idea: the single-beam, single-step fast paths of TensorRT
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,18 +76,34 @@ def live_rows(table: SlotTable, sampled: Sampled) -> Sampled:
     return sampled if live.all() else sampled.take(live)
 
 
-def update_requests(table: SlotTable, sampled: Sampled) -> tuple[Sampled, int]:
+def update_requests(
+    table: SlotTable, sampled: Sampled, mark: Callable[[str], None] = lambda path: None
+) -> tuple[Sampled, int]:
     """Apply a step's live tokens, each row by the path that it is eligible for.
+
+    Args:
+        table: where the rows are.
+        sampled: the step's live tokens.
+        mark: told the path after each piece of work, for who keeps time. A path without rows is not told of; parting
+            the rows and joining them again is the per-request path's work.
 
     Returns:
         The rows with their final codes, batched ones first, and how many went the batched way.
     """
-    if not table.num_ineligible:
-        return update_batched(table, sampled), sampled.rows.size
-    slow = table.ineligible[sampled.rows]
-    fast_part = update_batched(table, sampled.take(~slow))
-    slow_part = update_per_request(table, sampled.take(slow))
-    return _join(fast_part, slow_part), fast_part.rows.size
+    slow = table.ineligible[sampled.rows] if table.num_ineligible else None
+    if slow is None or not slow.any():
+        update_batched(table, sampled)
+        if sampled.rows.size:
+            mark("batched")
+        return sampled, sampled.rows.size
+    fast_part, slow_part = sampled.take(~slow), sampled.take(slow)
+    mark("per_request")
+    if fast_part.rows.size:
+        update_batched(table, fast_part)
+        mark("batched")
+    updated = _join(fast_part, update_per_request(table, slow_part))
+    mark("per_request")
+    return updated, fast_part.rows.size
 
 
 def update_batched(table: SlotTable, sampled: Sampled) -> Sampled:

@@ -203,6 +203,7 @@ class Engine:
         for handle, count in zip(handles, cached_tokens, strict=True):
             if (choice := self._choices.get(handle)) is not None:
                 choice.cached_tokens = count
+                self._metrics.cached_prompt_tokens_total.inc(count if choice.is_first else 0)
 
     def _retire(self, choice: Choice, *, is_running: bool) -> None:
         """A choice has ended; one that a stop string ended is still running over there."""
@@ -238,6 +239,11 @@ class Engine:
     def _take_progress(self, progress: Progress) -> None:
         if self._progress_s is None:
             logger.info("the engine is ready")
+            self._metrics.show_cache(
+                block_size=self._settings.block_size,
+                num_blocks=progress.kv_blocks_total,
+                prefix_cache=self._settings.prefix_cache,
+            )
         self._progress_s = time.monotonic()
         self._metrics.gateway_running.set(progress.running)
         self._metrics.gateway_waiting.set(progress.waiting)

@@ -36,6 +36,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     vocab_size: int
     """The model's, not the tokenizer's: ids in `[0, vocab_size)` may be sent."""
     end_ids: tuple[int, ...]
+    block_size: int
+    """Of the KV cache, in tokens."""
+    prefix_cache: bool
     inbound: str
     """`ipc://PATH` in a private directory: requests go out here to rank 0. The frontend binds it."""
     outbound: str

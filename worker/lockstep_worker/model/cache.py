@@ -39,9 +39,7 @@ class BlockPool:
             raise ValueError(f"num_blocks and block_size must be at least 1, got {num_blocks} and {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.hit_tokens = 0
-        self.query_tokens = 0
-        self._prefix_cache = prefix_cache
+        self.prefix_cache = prefix_cache
         self._references = [0] * num_blocks
         self._free = deque(range(num_blocks))
         self._evictable: OrderedDict[int, None] = OrderedDict()  # least recently released first
@@ -61,16 +59,14 @@ class BlockPool:
         Args:
             tokens: the prompt's token ids.
         """
-        self.query_tokens += len(tokens)
         blocks = self._find(tokens)
         for block in blocks:
             self._evictable.pop(block, None)
             self._references[block] += 1
-        self.hit_tokens += len(blocks) * self.block_size
         return blocks
 
     def probe(self, tokens: Tokens) -> int:
-        """Say how many tokens `match` would find; takes no reference, counts nothing and changes no order."""
+        """Say how many tokens `match` would find; takes no reference and changes no order."""
         return len(self._find(tokens)) * self.block_size
 
     def allocate(self, count: int) -> list[int]:
@@ -108,7 +104,7 @@ class BlockPool:
             tokens: its token ids; at least `num_computed`.
             num_computed: how many of them have their keys and values in the cache.
         """
-        if not self._prefix_cache:
+        if not self.prefix_cache:
             return
         full = num_computed // self.block_size
         first = full
