@@ -136,3 +136,11 @@ def test_a_wait_ends_when_the_exchange_is_done(wait: object) -> None:
     pending = Rows()
     wait(pending)  # type: ignore[operator]
     assert pending._asked == 61
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_the_skew_is_between_the_first_and_the_last_rank_whatever_their_order(order: tuple[int, ...]) -> None:
+    rows = np.zeros((3, len(Column)), dtype=np.int64)
+    entered = [1_800_000_000_000_000_000, 1_800_000_000_000_100_000, 1_800_000_000_000_250_000]
+    rows[:, Column.ENTERED_NS] = [entered[place] for place in order]
+    assert Exchanged(rows, []).skew_s == pytest.approx(0.00025)

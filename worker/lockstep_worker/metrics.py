@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lockstep_worker.contract import METRIC_PREFIX
-from lockstep_worker.instruments import Definition, Family
+from lockstep_worker.instruments import Counter, Definition, Family, Gauge, Histogram
 
+Labels = tuple[str, ...]
+"""A child's own label values."""
 PHASES = ("exchange", "admit", "schedule", "launch", "collect", "update", "publish")
 KINDS = ("empty", "decode", "prefill", "mixed")
 OPS = ("exchange", "payload", "prefix_matches")
@@ -127,12 +128,9 @@ class RankMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, rank: int) -> None:
-        family = Family(registry, {"rank": str(rank)})
-        metrics = {name: family.build(name, definition) for name, definition in RANK_METRICS.items()}
-
-        def one(name: str) -> Any:  # the attribute's annotation says which kind the table made
-            return metrics[name].labels(str(rank))
-
+        family = Family(registry, {"rank": str(rank)}, RANK_METRICS)
+        one, children, product = family.one, family.children, itertools.product
+        # The annotations say which kind the table makes.
         self.iteration_seconds: Histogram = one("iteration_seconds")
         self.iteration_bubble_seconds: Histogram = one("iteration_bubble_seconds")
         self.iteration_batch_size: Histogram = one("iteration_batch_size")
@@ -146,26 +144,16 @@ class RankMetrics:
         self.prefix_cache_query_tokens_total: Counter = one("prefix_cache_query_tokens_total")
         self.prefix_cache_hit_tokens_total: Counter = one("prefix_cache_hit_tokens_total")
         self.step_tokens_total: Counter = one("step_tokens_total")
-        children, product = family.children, itertools.product
-        self.iteration_host_seconds: dict[tuple[str, ...], Histogram] = children(
-            metrics["iteration_host_seconds"], product(PHASES)
+        self.iteration_host_seconds: Mapping[Labels, Histogram] = children("iteration_host_seconds", product(PHASES))
+        self.iterations_total: Mapping[Labels, Counter] = children("iterations_total", product(KINDS))
+        self.collectives_total: Mapping[Labels, Counter] = children(
+            "collectives_total", [("exchange", "executed"), *product(OPS[1:], ("executed", "skipped"))]
         )
-        self.iterations_total: dict[tuple[str, ...], Counter] = children(metrics["iterations_total"], product(KINDS))
-        self.collectives_total: dict[tuple[str, ...], Counter] = children(
-            metrics["collectives_total"],
-            [("exchange", "executed"), *product(OPS[1:], ("executed", "skipped"))],
-        )
-        self.collective_bytes_total: dict[tuple[str, ...], Counter] = children(
-            metrics["collective_bytes_total"], product(OPS)
-        )
-        self.collective_wait_seconds: dict[tuple[str, ...], Histogram] = children(
-            metrics["collective_wait_seconds"], product(OPS)
-        )
-        self.sampler_update_seconds: dict[tuple[str, ...], Histogram] = children(
-            metrics["sampler_update_seconds"], product(PATHS)
-        )
-        self.sampler_requests_total: dict[tuple[str, ...], Counter] = children(
-            metrics["sampler_requests_total"], [(PATHS[0], ""), *product(PATHS[1:], REASONS)]
+        self.collective_bytes_total: Mapping[Labels, Counter] = children("collective_bytes_total", product(OPS))
+        self.collective_wait_seconds: Mapping[Labels, Histogram] = children("collective_wait_seconds", product(OPS))
+        self.sampler_update_seconds: Mapping[Labels, Histogram] = children("sampler_update_seconds", product(PATHS))
+        self.sampler_requests_total: Mapping[Labels, Counter] = children(
+            "sampler_requests_total", [(PATHS[0], ""), *product(PATHS[1:], REASONS)]
         )
 
 
@@ -208,24 +196,20 @@ class FrontendMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
-        family = Family(registry, {})
-        metrics = {name: family.build(name, definition) for name, definition in FRONTEND_METRICS.items()}
-        self.requests_in_flight: Gauge = metrics["requests_in_flight"]
-        self.time_to_first_token_seconds: Histogram = metrics["time_to_first_token_seconds"]
-        self.inter_token_seconds: Histogram = metrics["inter_token_seconds"]
-        self.request_seconds: Histogram = metrics["request_seconds"]
-        self.prompt_tokens_total: Counter = metrics["prompt_tokens_total"]
-        self.cached_prompt_tokens_total: Counter = metrics["cached_prompt_tokens_total"]
-        self.generated_tokens_total: Counter = metrics["generated_tokens_total"]
-        self.requests_total: dict[tuple[str, ...], Counter] = family.children(
-            metrics["requests_total"], itertools.product(OUTCOMES)
-        )
-        gateway = Family(registry, {"model_name": model_name})
-        named = {name: gateway.build(name, definition) for name, definition in GATEWAY_METRICS.items()}
-        self.gateway_running: Gauge = named["vllm:num_requests_running"].labels(model_name)
-        self.gateway_waiting: Gauge = named["vllm:num_requests_waiting"].labels(model_name)
-        self.gateway_kv_usage: Gauge = named["vllm:kv_cache_usage_perc"].labels(model_name)
-        self._gateway_cache: dict[tuple[str, ...], Gauge] = gateway.children(named["vllm:cache_config_info"], ())
+        family = Family(registry, {}, FRONTEND_METRICS)
+        self.requests_in_flight: Gauge = family.one("requests_in_flight")
+        self.time_to_first_token_seconds: Histogram = family.one("time_to_first_token_seconds")
+        self.inter_token_seconds: Histogram = family.one("inter_token_seconds")
+        self.request_seconds: Histogram = family.one("request_seconds")
+        self.prompt_tokens_total: Counter = family.one("prompt_tokens_total")
+        self.cached_prompt_tokens_total: Counter = family.one("cached_prompt_tokens_total")
+        self.generated_tokens_total: Counter = family.one("generated_tokens_total")
+        self.requests_total: Mapping[Labels, Counter] = family.children("requests_total", itertools.product(OUTCOMES))
+        gateway = Family(registry, {"model_name": model_name}, GATEWAY_METRICS)
+        self.gateway_running: Gauge = gateway.one("vllm:num_requests_running")
+        self.gateway_waiting: Gauge = gateway.one("vllm:num_requests_waiting")
+        self.gateway_kv_usage: Gauge = gateway.one("vllm:kv_cache_usage_perc")
+        self._gateway_cache: Mapping[Labels, Gauge] = gateway.children("vllm:cache_config_info")
 
     def show_cache(self, *, block_size: int, num_blocks: int, prefix_cache: bool) -> None:
         """Tell gateways what the KV cache is like; `num_blocks` over all data replicas."""

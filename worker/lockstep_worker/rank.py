@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 import zmq
-from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client import CollectorRegistry
 
 from lockstep_worker import contract
 from lockstep_worker.config import Config
@@ -208,7 +208,6 @@ def main() -> int:
     config = Config.from_json(sys.argv[1])
     comm: Comm = MpiComm() if config.world_size > 1 else SingleComm()
     setup_logs(f"rank {comm.rank}", config.log_level)
-    disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for every counter that nobody reads
     rank = Rank(config, comm)
     drain.append(rank.drain)
     rank.asked_to_drain |= bool(early)

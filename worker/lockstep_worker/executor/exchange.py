@@ -72,8 +72,8 @@ class Exchanged:
     @property
     def skew_s(self) -> float:
         """How much later the last rank entered than the first."""
-        entered = self.rows[:, Column.ENTERED_NS]
-        return float(entered.max() - entered.min()) * 1e-9
+        entered = self.rows[:, Column.ENTERED_NS].tolist()
+        return float(max(entered) - min(entered)) * 1e-9
 
 
 class Exchange:

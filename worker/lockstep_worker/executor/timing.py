@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from prometheus_client import Histogram
-
+from lockstep_worker.instruments import Histogram
 from lockstep_worker.metrics import RankMetrics
 
 _clock = time.perf_counter
