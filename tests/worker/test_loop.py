@@ -110,7 +110,7 @@ def test_overlap_takes_as_many_forwards_as_no_overlap(model: Model) -> None:
     for overlap in (True, False):
         group = LocalGroup(model, overlap=overlap)
         group.generate([PROMPT], greedy(30))
-        counts.append({kind: child._value.get() for (kind,), child in group.metrics.iterations_total.items()})
+        counts.append({kind: child.value for (kind,), child in group.metrics.iterations_total.items()})
     assert counts[0]["decode"] == counts[1]["decode"] == 29
     assert counts[0]["prefill"] == counts[1]["prefill"] == 1
 
@@ -157,7 +157,7 @@ def test_another_rank_with_work_keeps_the_group_awake(model: Model) -> None:
     with pytest.raises(StopIteration):
         group.follow(source, Record())
     assert source.waits == 1  # the park of the start, and no other
-    assert group.metrics.iterations_total[("empty",)]._value.get() == 9
+    assert group.metrics.iterations_total[("empty",)].value == 9
 
 
 class Limited(Script):

@@ -165,6 +165,6 @@ def test_only_rows_with_logprobs_leave_the_batched_path_and_the_metric_says_why(
     group = LocalGroup(model)
     params = [params_of(logprobs=2), params_of(repetition_penalty=1.2), params_of(logit_bias=((1, 1.0),)), params_of()]
     group.run([[NewRequest(handle, PROMPT, one) for handle, one in enumerate(params, 1)]])
-    counts = {labels: child._value.get() for labels, child in group.metrics.sampler_requests_total.items()}
+    counts = {labels: child.value for labels, child in group.metrics.sampler_requests_total.items()}
     assert counts[("per_request", "logprobs")] == NUM_TOKENS
     assert counts[("batched", "")] == 3 * NUM_TOKENS
