@@ -76,11 +76,12 @@ RANK_METRICS: Mapping[str, Definition] = {
     "prefix_cache_query_tokens_total": Definition(
         "counter",
         "Prompt tokens looked up in the prefix cache: of each request once, when it gets its first slot. Waiting for "
-        "blocks, preemption and routing count nothing, nor does a cache that is off.",
+        "blocks, preemption and routing add nothing, nor does a cache that is off.",
     ),
     "prefix_cache_hit_tokens_total": Definition(
         "counter",
-        "Those of them that were found, and so not computed: whole blocks, never the last token of a prompt.",
+        "Prompt tokens found in the prefix cache and so not computed, of those looked up: whole blocks, and never the "
+        "last token of a prompt.",
     ),
     "step_tokens_total": Definition("counter", "Tokens computed by forwards, prefill and decode together."),
 }
@@ -102,7 +103,9 @@ FRONTEND_METRICS: Mapping[str, Definition] = {
     "request_seconds": Definition("histogram", "From a request's arrival to its end.", buckets=_LATENCY_BUCKETS),
     "prompt_tokens_total": Definition("counter", "Prompt tokens of accepted requests, each prompt once."),
     "cached_prompt_tokens_total": Definition(
-        "counter", "Those of them that the ranks had in their prefix caches; known when a request gets its slot."
+        "counter",
+        "Prompt tokens of accepted requests that came from the ranks' prefix caches; counted when a request gets its "
+        "slot, each prompt once.",
     ),
     "generated_tokens_total": Definition("counter", "Generated tokens that requests received."),
 }

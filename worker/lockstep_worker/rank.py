@@ -103,7 +103,7 @@ class Rank:
             tp_size=replica.width,
             tp_group=form_group(comm, replica, device),
         )
-        log.info("weights: loaded after %.1f s", time.monotonic() - start)
+        log.info("the model is loaded after %.1f s", time.monotonic() - start)
         max_model_len = choose_max_model_len(config.max_model_len, model.max_model_len)
         mine = choose_num_blocks(config, model.kv_bytes_per_block(config.block_size), max_model_len, device)
         num_blocks = min(row[0] for row in comm.gather_once([mine]))  # also: every rank has loaded its part
