@@ -108,7 +108,7 @@ def test_sigterm_lets_the_requests_of_all_replicas_finish_and_ends_with_zero(
     assert "did not leave" not in group.log
 
 
-def test_a_rank_of_another_replica_that_is_stopped_ends_the_group_in_time() -> None:
+def test_a_rank_of_another_replica_that_is_stopped_is_named_and_ends_the_group_in_time() -> None:
     with serve_group(data_parallel=2, tensor_parallel=1, hang_timeout=TIMEOUT_S, routing="least-loaded") as group:
         body = completion("COPY ab", max_tokens=900, ignore_eos=True, stream=True)
         with group.client() as client, client.stream("POST", "/v1/completions", json=body) as stream:
@@ -117,4 +117,5 @@ def test_a_rank_of_another_replica_that_is_stopped_ends_the_group_in_time() -> N
             os.kill(group.rank_pids()[1], signal.SIGSTOP)
             last = [line for line in lines if line][-1]
         assert group.wait_end(bound_s=TIMEOUT_S + 15) == contract.EXIT_HANG, group.log
-        assert "rank 0: no progress" in json.loads(last.removeprefix("data: "))["error"]["message"]
+        message = json.loads(last.removeprefix("data: "))["error"]["message"]
+        assert "rank 1 does not answer: rank 0 saw no progress" in message

@@ -37,12 +37,12 @@ def test_idling_for_three_times_the_hang_timeout_costs_little_and_trips_nobody(g
     assert "hang" not in group.log
 
 
-def test_a_rank_that_is_stopped_while_the_group_idles_ends_the_group(group: ServeGroup) -> None:
+def test_a_rank_that_is_stopped_while_the_group_idles_is_named_and_ends_the_group(group: ServeGroup) -> None:
     """The shared group's last test: it ends it."""
     pids = group.rank_pids()
     os.kill(pids[1], signal.SIGSTOP)
     assert group.wait_end(bound_s=TIMEOUT_S + 5) == contract.EXIT_HANG, group.log
-    assert "no beat of the group while paused (idle)" in group.log
+    assert "rank 1 does not answer: rank 0 saw no beat of the group while paused (idle)" in group.log
 
 
 def test_without_the_pause_the_same_idling_is_taken_for_a_hang() -> None:

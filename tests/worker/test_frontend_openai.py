@@ -84,7 +84,7 @@ def test_an_engine_that_dies_raises_in_the_middle_of_a_stream(frontend: Frontend
     frontend.engine.script = say(encode("a" * 800))
     stream = lenient.completions.create(model="recall", prompt="COPY", stream=True)
     next(iter(stream))
-    frontend.engine.die(rank=3, reason="it raised", exit_code=87)
-    with pytest.raises(openai.APIError, match="rank 3: it raised"):
+    frontend.engine.die(rank=3, reason="rank 3 failed: it raised", exit_code=87)
+    with pytest.raises(openai.APIError, match="down: rank 3 failed: it raised"):
         for _ in stream:
             pass

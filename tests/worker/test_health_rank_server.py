@@ -8,8 +8,13 @@ from prometheus_client import CollectorRegistry, Counter
 
 from lockstep_worker import contract
 from lockstep_worker.health.hang import HangDetector
+from lockstep_worker.health.place import Place, Stage
 from lockstep_worker.health.rank_server import RankServer
 from lockstep_worker.health.readiness import Readiness, State
+
+
+def stand() -> Place:
+    return Place(812, Stage.FORWARD)
 
 
 @pytest.fixture
@@ -26,7 +31,7 @@ def detector() -> HangDetector:
 def client(readiness: Readiness, detector: HangDetector) -> Iterator[httpx.Client]:
     registry = CollectorRegistry()
     Counter("lockstep_cakes", "Cakes eaten.", registry=registry).inc(3)
-    server = RankServer(registry, readiness, detector, host="127.0.0.1", port=0)
+    server = RankServer(registry, readiness, detector, stand, rank=3, host="127.0.0.1", port=0)
     server.start()
     with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", trust_env=False) as client:
         yield client
@@ -58,13 +63,19 @@ def test_it_says_how_long_ago_the_last_progress_was(client: httpx.Client, detect
     assert health["paused"] == "idle"
 
 
+def test_it_says_where_the_loop_of_which_rank_stands(client: httpx.Client) -> None:
+    health = client.get(contract.RANK_HEALTH_PATH).json()
+    assert (health["rank"], health["step"], health["stage"]) == (3, 812, "forward")
+
+
 def test_another_path_is_not_found(client: httpx.Client) -> None:
     assert client.get("/secret").status_code == 404
 
 
 def test_a_taken_port_is_an_error(client: httpx.Client, readiness: Readiness, detector: HangDetector) -> None:
     with pytest.raises(OSError):
-        RankServer(CollectorRegistry(), readiness, detector, host="127.0.0.1", port=client.base_url.port or 0)
+        port = client.base_url.port or 0
+        RankServer(CollectorRegistry(), readiness, detector, stand, rank=4, host="127.0.0.1", port=port)
 
 
 @pytest.mark.parametrize("to", [State.READY, State.DRAINING, State.STARTING])

@@ -31,9 +31,11 @@ from lockstep_worker.executor.routing import Router
 from lockstep_worker.executor.scheduler import Scheduler
 from lockstep_worker.executor.slots import SlotTable
 from lockstep_worker.frontend_process import FrontendProcess, Link, read_api_key
-from lockstep_worker.health.abort import CrashGuard, end_group
-from lockstep_worker.health.hang import HangDetector
+from lockstep_worker.health.abort import CrashGuard, arm_last_resort, end_group
+from lockstep_worker.health.hang import Hang, HangDetector
 from lockstep_worker.health.parent import die_with_parent
+from lockstep_worker.health.peers import Peers
+from lockstep_worker.health.place import LOADING, Place
 from lockstep_worker.health.rank_server import RankServer
 from lockstep_worker.health.readiness import Readiness, State
 from lockstep_worker.logs import setup_logs
@@ -62,9 +64,7 @@ class Rank:
         self.registry = CollectorRegistry()
         self.metrics = RankMetrics(self.registry, comm.rank)
         self.readiness = Readiness()
-        self.detector = HangDetector(
-            config.hang_timeout, on_hang=lambda hang: self.end(contract.EXIT_HANG, hang.reason)
-        )
+        self.detector = HangDetector(config.hang_timeout, on_hang=self._end_hung)
         self.registry.register(HangCollector(self._read_detector, comm.rank))
         self.link = Link.share(comm)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -72,8 +72,15 @@ class Rank:
         self.asked_to_drain = False
         self._loop: Loop | None = None
         self._server = RankServer(
-            self.registry, self.readiness, self.detector, host=config.host, port=config.metrics_port + local_rank()
+            self.registry,
+            self.readiness,
+            self.detector,
+            lambda: self.place,
+            rank=comm.rank,
+            host=config.host,
+            port=config.metrics_port + local_rank(),
         )
+        self._peers = Peers.share(comm, self._server.host, self._server.port)
 
     # --- start, work, end -------------------------------------------------------------------------------------------
     def run(self) -> None:
@@ -144,7 +151,7 @@ class Rank:
 
     def _open_frontend(self, model: Model, max_model_len: int) -> None:
         self.frontend = FrontendProcess(
-            self.config, self.link, model, max_model_len, on_death=lambda code: self.end(code, "the frontend died")
+            self.config, self.link, model, max_model_len, on_death=self._end_without_frontend
         )
         if self.asked_to_drain:
             self.frontend.drain()
@@ -170,16 +177,30 @@ class Rank:
         if self.frontend is not None:
             self.frontend.drain()
 
-    def end(self, exit_code: int, reason: str) -> None:
+    def _end_without_frontend(self, exit_code: int) -> None:
+        self.end(exit_code, "the frontend died", blamed=self.comm.rank)
+
+    def _end_hung(self, hang: Hang) -> None:
+        """Find out who is stuck, and end the whole group; the watcher thread calls it."""
+        arm_last_resort()
+        verdict = self._peers.judge(self.place, hang.reason)
+        self.end(contract.EXIT_HANG, verdict.reason, blamed=verdict.rank)
+
+    def end(self, exit_code: int, reason: str, *, blamed: int | None) -> None:
         """End the whole group from any thread."""
         end_group(
             exit_code,
             reason,
-            rank=self.comm.rank,
+            rank=blamed,
             mpi_abort=self.mpi_abort,
             notify=lambda reason: self.notify(reason, exit_code),
             state=self._describe,
         )
+
+    @property
+    def place(self) -> Place:
+        """Where the loop stands."""
+        return LOADING if self._loop is None else self._loop.place
 
     @property
     def mpi_abort(self) -> Callable[[int], None] | None:

@@ -194,10 +194,12 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class EngineDown(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """A rank is about to end the group; open streams end with this message."""
+    """A rank is about to end the group; open streams end with its reason."""
 
     rank: int
+    """Who says so; not always the one to blame."""
     reason: str
+    """A whole sentence that names the rank to blame, where that is known."""
     exit_code: int
 
 

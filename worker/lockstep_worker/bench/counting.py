@@ -48,3 +48,8 @@ class CountingComm:
         """See `Comm`."""
         self.operations.append(("share_text", len(text)))
         return self.inner.share_text(text)
+
+    def gather_text(self, text: str) -> list[str]:
+        """See `Comm`."""
+        self.operations.append(("gather_text", len(text)))
+        return self.inner.gather_text(text)

@@ -57,6 +57,9 @@ class Comm(Protocol):
     def share_text(self, text: str) -> str:
         """Return rank 0's text on every rank, blocking; not for the step loop. At most 4096 bytes."""
 
+    def gather_text(self, text: str) -> list[str]:
+        """Return every rank's text, blocking; not for the step loop. At most 512 bytes each."""
+
 
 class _Ready:
     """The allgather of one rank: its own row, at once."""
@@ -98,6 +101,10 @@ class SingleComm:
     def share_text(self, text: str) -> str:
         """See `Comm`."""
         return text
+
+    def gather_text(self, text: str) -> list[str]:
+        """See `Comm`."""
+        return [text]
 
 
 class _MpiWaiting:
@@ -164,15 +171,31 @@ class MpiComm:
 
     def share_text(self, text: str) -> str:
         """See `Comm`."""
-        buffer = np.zeros(4096, dtype=np.uint8)
-        encoded = text.encode()
-        buffer[: len(encoded)] = np.frombuffer(encoded, dtype=np.uint8)
+        buffer = _pad(text, 4096)
         self.world.Bcast(buffer, root=0)
-        return buffer.tobytes().rstrip(b"\0").decode()
+        return _unpad(buffer)
+
+    def gather_text(self, text: str) -> list[str]:
+        """See `Comm`."""
+        send = _pad(text, 512)
+        receive = np.empty((self.size, send.size), dtype=np.uint8)
+        self.world.Allgather(send, receive)
+        return [_unpad(row) for row in receive]
 
     def abort(self, code: int) -> None:
         """End every rank of the group with this exit code; may be called from any thread."""
         self.world.Abort(code)
+
+
+def _pad(text: str, size: int) -> npt.NDArray[np.uint8]:
+    encoded = text.encode()
+    if len(encoded) > size:
+        raise ValueError(f"a text of {len(encoded)} bytes is sent where {size} is the limit")
+    return np.frombuffer(encoded.ljust(size, b"\0"), dtype=np.uint8).copy()
+
+
+def _unpad(buffer: npt.NDArray[np.uint8]) -> str:
+    return buffer.tobytes().rstrip(b"\0").decode()
 
 
 def local_rank() -> int:

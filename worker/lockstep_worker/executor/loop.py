@@ -25,6 +25,7 @@ from lockstep_worker.executor.slots import Sequence, ineligible_reason
 from lockstep_worker.executor.timing import Laps, StepTimer
 from lockstep_worker.executor.update import Sampled, live_rows, update_requests
 from lockstep_worker.health.hang import HangDetector
+from lockstep_worker.health.place import LOADING, Place, Stage
 from lockstep_worker.metrics import RankMetrics
 from lockstep_worker.request import Cancel, Inbound, NewRequest
 
@@ -80,6 +81,8 @@ class Loop:
         self._debug_checks = debug_checks
         self._beat_s = min(BEAT_S, parts.detector.timeout_s / 4) if parts.detector.timeout_s else BEAT_S
         self._step = 0
+        self.place = LOADING
+        """Where the loop stands; any thread may read it."""
         self._digest = 0
         self._in_flight: Launched | None = None
         self._cancelled: list[int] = []
@@ -97,7 +100,7 @@ class Loop:
         """Say where the loop stands, for a hang's report; reads without locks."""
         scheduler = self._scheduler
         return (
-            f"step {self._step}, exchange {'posted' if self._exchange.posted else 'not posted'}, "
+            f"in {self.place}, exchange {'posted' if self._exchange.posted else 'not posted'}, "
             f"forward {'in flight' if self._in_flight else 'none'}, {scheduler.num_running} running, "
             f"{len(scheduler.waiting)} waiting, {scheduler.pool.num_free} free blocks"
         )
@@ -105,6 +108,7 @@ class Loop:
     def step(self, exchanged: Exchanged) -> Exchanged:
         """One step, from what the ranks exchanged to the exchange that opens the next."""
         self._timer.begin()
+        self._enter(Stage.ADMIT)
         self._admit(self._parts.router.mine(exchanged))
         plan = self._schedule()
         launched = self._launch(plan)
@@ -114,6 +118,9 @@ class Loop:
         self._reporter.step(plan, exchanged)
         self._parts.detector.checkpoint()
         return self._next()
+
+    def _enter(self, stage: Stage) -> None:
+        self.place = Place(self._step, stage)
 
     def _admit(self, items: list[Inbound]) -> None:
         self._reporter.note_arrivals(items)
@@ -129,6 +136,7 @@ class Loop:
         self._timer.mark("admit")
 
     def _schedule(self) -> Plan | None:
+        self._enter(Stage.SCHEDULE)
         plan = self._scheduler.schedule()
         self._reporter.tell_started()
         if plan is not None:
@@ -139,6 +147,7 @@ class Loop:
     def _launch(self, plan: Plan | None) -> Launched | None:
         if plan is None:
             return None
+        self._enter(Stage.FORWARD)
         self._timer.forward(end_of_forward=False)
         launched = self._parts.launcher.launch(plan)
         self._timer.forward(end_of_forward=True)
@@ -147,7 +156,9 @@ class Loop:
 
     def _finish(self, launched: Launched | None) -> None:
         """Collect a launch, update the slot table and publish; then free what ended."""
+        self._enter(Stage.COLLECT)
         sampled = self._collect(launched)
+        self._enter(Stage.UPDATE)
         if sampled is not None:
             sampled = self._update(sampled)
         self._publish(sampled)
@@ -206,6 +217,7 @@ class Loop:
         return bool(items)
 
     def _next(self) -> Exchanged:
+        self._enter(Stage.EXCHANGE)
         start = time.perf_counter()
         exchanged = self._exchange.complete(wait_awake)
         self._parts.metrics.collective_wait_seconds[("exchange",)].observe(time.perf_counter() - start)
@@ -220,6 +232,7 @@ class Loop:
         self._in_flight = None
         with self._parts.detector.pause("idle", beat=True):
             while True:
+                self._enter(Stage.IDLE)
                 self._reporter.tell_progress(exchanged)
                 if self._parts.source is not None:
                     self._parts.source.wait(self._beat_s)
@@ -230,7 +243,9 @@ class Loop:
                 self._reporter.count(None)
 
     def _park_exchange(self) -> Exchanged:
-        if self._post():
+        brings_news = self._post()
+        self._enter(Stage.EXCHANGE)
+        if brings_news:
             self._bell.ring()
             return self._exchange.complete(wait_awake)
         exchanged = self._exchange.complete(self._bell.wait)

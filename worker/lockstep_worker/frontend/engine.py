@@ -170,7 +170,8 @@ class Engine:
                 case Refused(handle, text, field):
                     self._take_refusal(handle, ApiError(400, text, field))
                 case EngineDown(rank, reason, exit_code):
-                    self.lose(f"rank {rank}: {reason}", exit_code or contract.EXIT_FAILED)
+                    logger.error("rank %d says that the group ends", rank)
+                    self.lose(reason, exit_code or contract.EXIT_FAILED)
                 case Drained(rank):
                     self._drained.add(rank)
                     if len(self._drained) == self._settings.num_publishers:

@@ -25,7 +25,7 @@ _WRITE_BOUND_S = 1.0
 _NOTIFY_BOUND_S = 0.3
 _ABORT_BOUND_S = 3.0
 _LAST_RESORT_S = 10.0
-"""More than all bounds of `end_group` together."""
+"""More than all bounds of `end_group` together, and than those of asking the peers before it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def end_group(
     exit_code: int,
     reason: str,
     *,
-    rank: int,
+    rank: int | None,
     mpi_abort: Callable[[int], None] | None,
     notify: Callable[[str], None] | None,
     state: Callable[[], str] | None = None,
@@ -70,12 +70,12 @@ def end_group(
     Args:
         exit_code: one of `contract.EXIT_*`.
         reason: one sentence for people; it becomes the termination message.
-        rank: this rank.
+        rank: the rank to blame, None where nobody knows.
         mpi_abort: `MPI_Abort` of the world with an exit code, where MPI allows it from any thread.
         notify: tells the frontend why its streams end.
         state: describes the step, for the report.
     """
-    _arm_last_resort()
+    arm_last_resort()
     _say_failure(exit_code, reason, rank)
     _write(diagnose(state) + "\n")
     if notify is not None:
@@ -119,19 +119,19 @@ class CrashGuard:
 
     def end(self) -> NoReturn:
         """End the group now: the clean-up is done, or the grace is over."""
-        _arm_last_resort()
+        arm_last_resort()
         _kill(self._exit_code, self._mpi_abort)
 
 
-def _arm_last_resort() -> None:
+def arm_last_resort() -> None:
     """Have the kernel end this process even if a C call keeps the interpreter's lock for ever.
 
-    SIGALRM's default action needs neither Python nor another thread.
+    SIGALRM's default action needs neither Python nor another thread. A later call starts the time anew.
     """
     signal.setitimer(signal.ITIMER_REAL, _LAST_RESORT_S)
 
 
-def _say_failure(exit_code: int, reason: str, rank: int) -> None:
+def _say_failure(exit_code: int, reason: str, rank: int | None) -> None:
     failure = Failure(contract.exit_reason(exit_code), exit_code, rank, reason)
     _write(FAILURE_MARK + failure.to_json() + "\n")
 

@@ -1,4 +1,4 @@
-"""Each rank's own small HTTP server: its metrics, and whether it is healthy. It knows neither the loop nor the API."""
+"""Each rank's own small HTTP server: its metrics, how it is, and where its loop stands. It knows no loop and no API."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ from prometheus_client.exposition import choose_encoder
 
 from lockstep_worker import contract
 from lockstep_worker.health.hang import HangDetector
+from lockstep_worker.health.place import Place
 from lockstep_worker.health.readiness import Readiness
 
 log = logging.getLogger(__name__)
+
+
+class _HttpServer(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+    """All peers ask in the same moment when they notice a hang; none may be turned away."""
 
 
 class RankServer:
@@ -27,6 +34,8 @@ class RankServer:
         registry: whose metrics are served.
         readiness: the rank's state; 200 while it is able to step, else 503.
         detector: says how long ago the last progress was.
+        place: says where the loop stands, without locks.
+        rank: this rank.
         host: address to listen on.
         port: port to listen on; 0 takes a free one.
 
@@ -35,12 +44,25 @@ class RankServer:
     """
 
     def __init__(
-        self, registry: CollectorRegistry, readiness: Readiness, detector: HangDetector, *, host: str, port: int
+        self,
+        registry: CollectorRegistry,
+        readiness: Readiness,
+        detector: HangDetector,
+        place: Callable[[], Place],
+        *,
+        rank: int,
+        host: str,
+        port: int,
     ) -> None:
         self._registry, self._readiness, self._detector = registry, readiness, detector
-        self._http = http.server.ThreadingHTTPServer((host, port), _handler_for(self._answer))
-        self._http.daemon_threads = True
+        self._rank, self._place = rank, place
+        self._http = _HttpServer((host, port), _handler_for(self._answer))
         self._thread = threading.Thread(target=self._http.serve_forever, name="rank-server", daemon=True)
+
+    @property
+    def host(self) -> str:
+        """The address that it listens on, as numbers."""
+        return str(self._http.server_address[0])
 
     @property
     def port(self) -> int:
@@ -66,10 +88,14 @@ class RankServer:
         return HTTPStatus.NOT_FOUND, "text/plain", b"not found\n"
 
     def _health(self) -> dict[str, object]:
+        place = self._place()
         return {
+            "rank": self._rank,
             "state": self._readiness.state.value,
             "secondsSinceProgress": self._detector.seconds_since_progress(),
             "paused": self._detector.paused,
+            "step": place.step,
+            "stage": place.stage.name.lower(),
         }
 
 
