@@ -80,6 +80,7 @@ def test_a_rank_that_is_stopped_in_the_other_pod_is_named_with_its_pod(tmp_path:
                 process.kill()
                 process.communicate()
     assert process.returncode == contract.EXIT_HANG, errors
-    [failure] = [failure for line in errors.splitlines() if (failure := Failure.from_line(line))]
+    # mpirun continues a stopped rank before it kills it, so that rank may speak too; the first to speak is heard.
+    failure, *_ = [failure for line in errors.splitlines() if (failure := Failure.from_line(line))]
     assert failure.rank == 1
     assert failure.message.startswith(f"rank 1 ({NAMES[1]}) does not answer: rank 0 saw no beat of the group"), errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -25,6 +26,11 @@ class _HttpServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024
     """All peers ask in the same moment when they notice a hang; none may be turned away."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away before its answer is no fault of ours."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class RankServer:
