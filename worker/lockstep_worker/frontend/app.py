@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from lockstep_worker.errors import RequestError
 from lockstep_worker.frontend import probes, routes
+from lockstep_worker.frontend.document import correct_document
 from lockstep_worker.frontend.faults import ApiError
 from lockstep_worker.frontend.guard import Guard
 from lockstep_worker.frontend.service import Service
@@ -38,7 +39,7 @@ def create_app(service: Service) -> ASGIApp:
     app.add_exception_handler(RequestValidationError, _answer_fault)
     app.add_exception_handler(HTTPException, _answer_fault)
     app.add_exception_handler(Exception, _answer_fault)
-    _document_validation_as_400(app)
+    correct_document(app, has_key=service.settings.api_key is not None)
     return Guard(app, service.settings.api_key, service.settings.max_body_bytes)
 
 
@@ -61,7 +62,7 @@ def find_fault(error: Exception) -> ApiError:
         case HTTPException(status_code=413):
             return ApiError(413, "The body is larger than this server allows.")
         case HTTPException():
-            return ApiError(error.status_code, str(error.detail))
+            return ApiError(error.status_code, str(error.detail), headers=error.headers)
         case _:
             return ApiError(500, "The server failed; its log says why.")
 
@@ -84,13 +85,3 @@ def _describe_validation(errors: Any) -> ApiError:
         return ApiError(400, f"{field} is required.", field)
     message: str = first["msg"]
     return ApiError(400, f"{field}: {message}" if field else message, field)
-
-
-def _document_validation_as_400(app: FastAPI) -> None:
-    """Take FastAPI's own 422 out of the OpenAPI document: this server answers 400."""
-    document = app.openapi()
-    for path in document["paths"].values():
-        for operation in path.values():
-            operation["responses"].pop("422", None)
-    for name in ("HTTPValidationError", "ValidationError"):
-        document["components"]["schemas"].pop(name, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from lockstep_worker.errors import LockstepError, RequestError
@@ -9,6 +11,8 @@ from lockstep_worker.errors import LockstepError, RequestError
 RETRY_AFTER_S = 1
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 504: "timeout_error"}
+_RETRY = {"Retry-After": str(RETRY_AFTER_S)}
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: _RETRY, 503: _RETRY}
 
 
 class ApiError(LockstepError):
@@ -19,26 +23,28 @@ class ApiError(LockstepError):
         message: for the person who sent it.
         param: the field at fault, or None.
         code: a machine-readable word, or None.
+        headers: beside those that belong to the status.
     """
 
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
         self.code = code
+        self.headers = {**_HEADERS.get(status, {}), **(headers or {})}
 
     @classmethod
     def of(cls, error: RequestError) -> ApiError:
         """Turn the error of one request into an answer."""
         return cls(error.status, error.message, error.field)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers that belong to the status."""
-        if self.status in {429, 503}:
-            return {"Retry-After": str(RETRY_AFTER_S)}
-        return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
 
     def body(self) -> bytes:
         """Return the error object as JSON; text that is not valid Unicode is replaced."""

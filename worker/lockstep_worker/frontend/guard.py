@@ -37,7 +37,7 @@ class Guard:
             await self._app(scope, receive, send)
 
     def _find_fault(self, scope: Scope, headers: Headers) -> ApiError | None:
-        if self._expected is not None and _needs_key(scope):
+        if self._expected is not None and needs_key(scope["method"], scope["path"]):
             given = headers.get("authorization", "").encode()
             if not hmac.compare_digest(given, self._expected):
                 return ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
@@ -46,8 +46,8 @@ class Guard:
         return None
 
 
-def _needs_key(scope: Scope) -> bool:
-    path = scope["path"]
+def needs_key(method: str, path: str) -> bool:
+    """Say whether a request costs something, or shows what is served, so that only those with the key may send it."""
     if path == DRAIN_PATH:
-        return bool(scope["method"] != "GET")
+        return method != "GET"
     return path.startswith("/v1/") or path in _GUARDED_PATHS

@@ -7,6 +7,7 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request
+from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from lockstep_worker.frontend.answer import WholeAnswer
@@ -42,7 +43,7 @@ def service_of(request: Request) -> Service:
 
 Parts = Annotated[Service, Depends(service_of)]
 Timeout = Annotated[
-    float | None,
+    float | SkipJsonSchema[None],
     Header(
         alias="X-Request-Timeout",
         gt=0,

@@ -268,6 +268,14 @@ class ChatBody(GenerationBody):
 class TokenizeBody(_Strict):
     """`POST /tokenize`: a prompt, or a conversation."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+                {"required": ["messages"], "properties": {"messages": {"type": "array"}}},
+            ]
+        }
+    )
     model: Text | None = None
     prompt: Text | None = None
     messages: list[Message] | None = Field(None, min_length=1)
