@@ -29,6 +29,7 @@ def create_app(service: Service) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
         max_body_size=service.settings.max_body_bytes,
     )
     app.state.service = service

@@ -7,6 +7,7 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request
+from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
@@ -29,8 +30,13 @@ from lockstep_worker.frontend.stream import EventStream, EventTemplates
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse} for status in (400, 401, 404, 413, 429, 503, 504)
 }
+_EVENT = {
+    "type": "object",
+    "properties": {"data": {"type": "string", "description": "A chunk or an error as JSON; at the end [DONE]."}},
+    "required": ["data"],
+}
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Whole, or as a stream."}
+    200: {"content": {"text/event-stream": {"itemSchema": _EVENT}}, "description": "Whole, or as a stream."}
 }
 router = APIRouter(responses=_ERRORS)
 
@@ -43,11 +49,9 @@ def service_of(request: Request) -> Service:
 
 Parts = Annotated[Service, Depends(service_of)]
 Timeout = Annotated[
-    float | SkipJsonSchema[None],
+    Annotated[float, Field(gt=0, allow_inf_nan=False)] | SkipJsonSchema[None],
     Header(
         alias="X-Request-Timeout",
-        gt=0,
-        allow_inf_nan=False,
         description="Seconds from arrival to end, then 504 or, in a stream that has begun, an error event.",
     ),
 ]
