@@ -16,11 +16,24 @@ from typing import Any
 import pytest
 
 from support.engine import say
-from support.frontend import MODEL_NAME, VOCAB_SIZE, Frontend, encode, start_frontend
+from support.frontend import MODEL_NAME, Frontend, encode, start_frontend
 
 API_KEY = "geheim"
 SEED = 1
-NUM_EXAMPLES = 40
+NUM_EXAMPLES = 25
+EXAMPLES = {
+    "prompt": "COPY",
+    "messages": [{"role": "user", "content": "COPY"}],
+    "max_tokens": 4,
+    "max_completion_tokens": 4,
+    "min_tokens": 1,
+    "n": 2,
+    "top_logprobs": 2,
+    "logit_bias": {"5": 1},
+    "stop_token_ids": [5],
+    "echo": False,
+    "stream": True,
+}
 CONFIG = """
 [checks]
 # What the model's size and its chat template refuse cannot be told in a schema.
@@ -46,14 +59,16 @@ def document(frontend: Frontend) -> dict[str, Any]:
 
 
 def aim(document: dict[str, Any]) -> dict[str, Any]:
-    """Add what only this server knows, so that most requests come further than to an unknown model or token."""
-    aimed = json.loads(json.dumps(document))
-    schemas = aimed["components"]["schemas"]
+    """Add what only this server knows and values that go together, so that requests come as far as to the ranks."""
+    aimed: dict[str, Any] = json.loads(json.dumps(document))
     for name in ("CompletionBody", "ChatBody"):
-        schemas[name]["properties"]["model"]["enum"] = [MODEL_NAME]
-    texts, ids, *_ = schemas["CompletionBody"]["properties"]["prompt"]["anyOf"]
-    texts["minLength"] = ids["minItems"] = 1
-    ids["items"] |= {"minimum": 0, "maximum": VOCAB_SIZE - 1}
+        properties = aimed["components"]["schemas"][name]["properties"]
+        properties["model"]["enum"] = [MODEL_NAME]
+        for field in properties.keys() & EXAMPLES.keys():
+            properties[field]["examples"] = [EXAMPLES[field]]
+        properties["logprobs"]["examples"] = [2 if name == "CompletionBody" else True]
+        operation = aimed["paths"]["/v1/completions" if name == "CompletionBody" else "/v1/chat/completions"]["post"]
+        operation["parameters"][0]["schema"]["examples"] = [30]
     return aimed
 
 

@@ -7,8 +7,7 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request
-from pydantic import Field
-from pydantic.json_schema import SkipJsonSchema
+from pydantic import WithJsonSchema
 from starlette.responses import Response
 
 from lockstep_worker.frontend.answer import WholeAnswer
@@ -49,9 +48,12 @@ def service_of(request: Request) -> Service:
 
 Parts = Annotated[Service, Depends(service_of)]
 Timeout = Annotated[
-    Annotated[float, Field(gt=0, allow_inf_nan=False)] | SkipJsonSchema[None],
+    float | None,
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0}),
     Header(
         alias="X-Request-Timeout",
+        gt=0,
+        allow_inf_nan=False,
         description="Seconds from arrival to end, then 504 or, in a stream that has begun, an error event.",
     ),
 ]

@@ -216,11 +216,17 @@ class TextPart(_Strict):
     text: Text
 
 
+Content = Annotated[
+    Text | list[TextPart],
+    _one_message('must be a string or a list of {"type": "text", "text": ...}; other parts are not supported'),
+]
+
+
 class Message(_Strict):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[TextPart] | None = None
+    content: Content | None = None
 
     @model_validator(mode="before")
     @classmethod
