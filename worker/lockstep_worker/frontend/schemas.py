@@ -1,6 +1,6 @@
 """Request bodies, strictly: no field is ignored, no type is guessed.
 
-Fields of the OpenAI API that this server does not support are accepted only with the value that has no effect.
+Fields that others know and this server does not support are in `unsupported`.
 """
 
 from __future__ import annotations
@@ -19,58 +19,19 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from lockstep_worker.frontend.unsupported import (
+    UNSUPPORTED,
+    UNSUPPORTED_IN_CHAT,
+    UNSUPPORTED_IN_COMPLETIONS,
+    UNSUPPORTED_IN_MESSAGES,
+    NeutralValues,
+    drop_neutral,
+)
 from lockstep_worker.request import MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_INT32 = 2**31 - 1
-
-_UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "audio": (None,),
-    "best_of": (None, 1),
-    "function_call": (None, "none"),
-    "functions": (None, []),
-    "metadata": (None, {}),
-    "modalities": (None, ["text"]),
-    "parallel_tool_calls": (None,),
-    "prediction": (None,),
-    "prompt_logprobs": (None,),
-    "reasoning_effort": (None,),
-    "response_format": (None, {"type": "text"}),
-    "service_tier": (None, "auto", "default"),
-    "store": (None, False),
-    "suffix": (None, ""),
-    "tool_choice": (None, "none"),
-    "tools": (None, []),
-    "user": (None,),
-    "web_search_options": (None,),
-}
-"""Fields that are known and not supported, with the values that ask for nothing."""
-_UNSUPPORTED_IN_MESSAGES: dict[str, tuple[object, ...]] = {
-    "annotations": (None, []),
-    "audio": (None,),
-    "function_call": (None,),
-    "name": (None,),
-    "reasoning_content": (None,),
-    "refusal": (None,),
-    "tool_call_id": (None,),
-    "tool_calls": (None, []),
-}
-"""The same for messages: clients send a reply's fields back with the next question."""
-
-
-def _drop_neutral(data: Any, table: dict[str, tuple[object, ...]]) -> Any:
-    """Leave out unsupported fields whose value asks for nothing.
-
-    Raises:
-        PydanticCustomError: one asks for something.
-    """
-    if not isinstance(data, dict):
-        return data
-    for name in data.keys() & table.keys():
-        if not any(type(data[name]) is type(neutral) and data[name] == neutral for neutral in table[name]):
-            raise PydanticCustomError("unsupported", "{name} is not supported by this server", {"name": name})
-    return {name: value for name, value in data.items() if name not in table}
 
 
 def _valid_unicode(text: str) -> str:
@@ -141,7 +102,7 @@ class StreamOptions(_Strict):
 class GenerationBody(_Strict):
     """What both ways to generate have in common."""
 
-    unsupported: ClassVar[dict[str, tuple[object, ...]]] = _UNSUPPORTED
+    unsupported: ClassVar[NeutralValues] = UNSUPPORTED
     model: Text
     max_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
     min_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
@@ -165,7 +126,7 @@ class GenerationBody(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
-        return _drop_neutral(data, cls.unsupported)
+        return drop_neutral(data, cls.unsupported)
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> Self:
@@ -192,7 +153,7 @@ class GenerationBody(_Strict):
 class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
-    unsupported = _UNSUPPORTED | {"top_logprobs": (None,)}
+    unsupported = UNSUPPORTED | UNSUPPORTED_IN_COMPLETIONS
     prompt: Prompt
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
@@ -231,7 +192,7 @@ class Message(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
-        return _drop_neutral(data, _UNSUPPORTED_IN_MESSAGES)
+        return drop_neutral(data, UNSUPPORTED_IN_MESSAGES)
 
     def for_template(self) -> dict[str, Any]:
         """Return it as chat templates expect it, with text parts joined."""
@@ -243,6 +204,7 @@ class Message(_Strict):
 class ChatBody(GenerationBody):
     """`POST /v1/chat/completions`."""
 
+    unsupported = UNSUPPORTED | UNSUPPORTED_IN_CHAT
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
     logprobs: bool | None = None
