@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.engine import say
+from support.engine import refuse, say
 from support.frontend import Frontend, encode, start_frontend, wait_until
 
 MAX_QUEUED = 8
@@ -205,12 +205,12 @@ def test_detokenize_refuses_what_is_no_id(frontend: Frontend, tokens: Any) -> No
 
 def test_a_refusal_of_rank_0_ends_only_its_request(frontend: Frontend) -> None:
     refused = frontend.metric('lockstep_requests_total{outcome="refused"}')
-    frontend.engine.refusal = "The prompt needs 9 blocks; the pool has 8."
+    script, frontend.engine.script = frontend.engine.script, refuse("The prompt needs 9 blocks; 8 exist.", "prompt")
     try:
         for stream in (False, True):
             check_refusal(frontend.complete(n=2, stream=stream), "prompt", "9 blocks")
     finally:
-        frontend.engine.refusal = None
+        frontend.engine.script = script
     assert frontend.complete().status_code == 200
     frontend.wait_for_metric('lockstep_requests_total{outcome="refused"}', refused + 2, 5)
     assert frontend.metric("lockstep_requests_in_flight") == 0
