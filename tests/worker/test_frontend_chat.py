@@ -89,7 +89,22 @@ def test_what_the_template_says_reaches_the_client(strict_frontend: Frontend) ->
     assert strict_frontend.chat().status_code == 200
 
 
-@pytest.mark.parametrize("template", [None, "{{ nothing.at.all }}", "{% if %}", "{{ 1 / 0 }}"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(None, id="none"),
+        pytest.param("{{ nothing.at.all }}", id="undefined"),
+        pytest.param("{% if %}", id="syntax"),
+        pytest.param("{{ 1 / 0 }}", id="arithmetic"),
+        pytest.param("{{ messages + 1 }}", id="types"),
+        pytest.param("{{ messages[7].role }}", id="index"),
+        pytest.param("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", id="recursion"),
+        pytest.param("{{ 'a' * 10 ** 15 }}", id="memory"),
+        pytest.param("{% for i in range(10 ** 9) %}{% endfor %}", id="endless"),
+        pytest.param("{{ ''.__class__.__mro__ }}", id="sandbox"),
+        pytest.param("{{ '\ud800' }}", id="lone surrogate"),
+    ],
+)
 def test_a_template_that_cannot_be_used_is_the_requests_error(template: str | None) -> None:
     with pytest.raises(RequestError, match="template"):
         ChatTemplate(template, {}).render([{"role": "user", "content": "a"}])

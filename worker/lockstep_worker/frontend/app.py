@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -44,14 +45,15 @@ def create_app(service: Service) -> ASGIApp:
     return Guard(app, service.settings.api_key, service.settings.max_body_bytes)
 
 
-async def _answer_fault(_request: Request, error: Exception) -> Response:
-    fault = find_fault(error)
+async def _answer_fault(request: Request, error: Exception) -> Response:
+    service: Service = request.app.state.service
+    fault = find_fault(error, service.settings.max_body_bytes)
     if fault.status == 500:
         logger.error("a request failed", exc_info=error)
     return Response(fault.body(), fault.status, fault.headers, "application/json")
 
 
-def find_fault(error: Exception) -> ApiError:
+def find_fault(error: Exception, max_body_bytes: int) -> ApiError:
     """Return what the client is told about an error."""
     match error:
         case ApiError():
@@ -61,11 +63,26 @@ def find_fault(error: Exception) -> ApiError:
         case RequestValidationError():
             return _describe_validation(error.errors())
         case HTTPException(status_code=413):
-            return ApiError(413, "The body is larger than this server allows.")
+            return ApiError.too_large(max_body_bytes)
+        case HTTPException(status_code=400, __cause__=Exception() as cause):
+            return ApiError(400, _describe_unreadable(cause))
         case HTTPException():
             return ApiError(error.status_code, str(error.detail), headers=error.headers)
         case _:
             return ApiError(500, "The server failed; its log says why.")
+
+
+def _describe_unreadable(cause: Exception) -> str:
+    """Say why a body could not even be read as JSON."""
+    match cause:
+        case UnicodeDecodeError():
+            return f"The body is not UTF-8: {cause.reason} at byte {cause.start}."
+        case RecursionError():
+            return "The body is nested too deeply."
+        case ValueError():
+            return f"The body has a whole number of more than {sys.get_int_max_str_digits()} digits."
+        case _:
+            return "The body cannot be read."
 
 
 def _describe_validation(errors: Any) -> ApiError:
@@ -73,16 +90,16 @@ def _describe_validation(errors: Any) -> ApiError:
     first = errors[0]
     if first["type"] == "json_invalid":
         return ApiError(400, f"The body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}.")
-    path = [str(part) for part in first["loc"] if part not in {"body", "header"}]
+    path = [str(part) for part in first["loc"] if part not in {"body", "header", "[key]"}]
     field = ".".join(path) or None
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"{field} is not a field of this request.", field)
-    if first["type"] == "unsupported":
-        name = ".".join([*path, first["ctx"]["name"]])
-        return ApiError(400, f"{name} is not supported by this server; leave it out.", name)
+    if first["type"] == "field":
+        name = ".".join([*path, first["ctx"]["field"]])
+        return ApiError(400, f"{name} {first['ctx']['message']}.", name)
     if first["type"] in {"model_attributes_type", "missing"} and field is None:
         return ApiError(400, "The body must be a JSON object, sent as application/json.")
     if first["type"] == "missing":
         return ApiError(400, f"{field} is required.", field)
-    message: str = first["msg"]
+    message: str = "must be an object" if first["type"] == "model_attributes_type" else first["msg"]
     return ApiError(400, f"{field}: {message}" if field else message, field)

@@ -21,7 +21,8 @@ _TEMPLATE_ERRORS = (
     ArithmeticError,
     AttributeError,
     LookupError,
-    RecursionError,
+    MemoryError,
+    RuntimeError,
     TypeError,
     ValueError,
 )
@@ -61,9 +62,10 @@ class ChatTemplate:
             rendered, _ = render_jinja_template(
                 [messages], chat_template=self._source, add_generation_prompt=add_generation_prompt, **self._tokens
             )
+            text: str = rendered[0]
+            text.encode()  # what is not valid Unicode cannot be tokenized
         except _TEMPLATE_ERRORS as error:
             raise RequestError(f"The chat template refuses these messages: {error}", "messages") from error
-        text: str = rendered[0]
         return text
 
 

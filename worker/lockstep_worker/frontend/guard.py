@@ -42,7 +42,7 @@ class Guard:
             if not hmac.compare_digest(given, self._expected):
                 return ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
         if int(headers.get("content-length", "0")) > self._max_body_bytes:
-            return ApiError(413, f"The body must have at most {self._max_body_bytes} bytes.")
+            return ApiError.too_large(self._max_body_bytes)
         return None
 
 

@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from lockstep_worker.frontend.faults import field_error
 from lockstep_worker.frontend.unsupported import (
     UNSUPPORTED,
     UNSUPPORTED_IN_CHAT,
@@ -131,7 +132,7 @@ class GenerationBody(_Strict):
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError("stream_options", "stream_options is allowed only when stream is true")
+            raise field_error("stream_options", "is allowed only when stream is true")
         return self
 
     @property
@@ -161,7 +162,7 @@ class CompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _no_logprobs_of_the_prompt(self) -> Self:
         if self.echo and self.logprobs is not None:
-            raise PydanticCustomError("echo", "logprobs together with echo is not supported by this server")
+            raise field_error("logprobs", "together with echo is not supported by this server")
         return self
 
     @property
@@ -212,8 +213,8 @@ class ChatBody(GenerationBody):
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> Self:
-        if self.top_logprobs is not None and not self.logprobs:
-            raise PydanticCustomError("top_logprobs", "top_logprobs is allowed only when logprobs is true")
+        if self.top_logprobs and not self.logprobs:
+            raise field_error("top_logprobs", "is allowed only when logprobs is true")
         return self
 
     @property
@@ -224,7 +225,7 @@ class ChatBody(GenerationBody):
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
         if None not in {self.max_tokens, self.max_completion_tokens} and self.max_tokens != self.max_completion_tokens:
-            raise PydanticCustomError("limits", "max_tokens and max_completion_tokens differ; give one of them")
+            raise field_error("max_completion_tokens", "and max_tokens differ; give one of them")
         return self
 
     @property
@@ -253,7 +254,7 @@ class TokenizeBody(_Strict):
     @model_validator(mode="after")
     def _one_input(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            raise PydanticCustomError("input", "give either prompt or messages")
+            raise field_error("prompt", "or messages must be given, and not both")
         return self
 
 

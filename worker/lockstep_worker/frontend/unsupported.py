@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic_core import PydanticCustomError
+from lockstep_worker.frontend.faults import field_error
 
 NeutralValues = dict[str, tuple[object, ...]]
 """The values of each field that ask for nothing."""
@@ -86,5 +86,5 @@ def drop_neutral(data: Any, table: NeutralValues) -> Any:
         return data
     for name in data.keys() & table.keys():
         if not any(type(data[name]) is type(neutral) and data[name] == neutral for neutral in table[name]):
-            raise PydanticCustomError("unsupported", "{name} is not supported by this server", {"name": name})
+            raise field_error(name, "is not supported by this server; leave it out")
     return {name: value for name, value in data.items() if name not in table}
