@@ -13,6 +13,8 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:"}}
 AUDIO = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
 TEXT_PART = {"type": "text", "text": "a"}
 
+TWO_ENDINGS = {"continue_final_message": True, "add_generation_prompt": True}
+
 
 def nested(depth: int) -> list[Any]:
     """Return a list within lists."""
@@ -125,6 +127,7 @@ COMPLETION_FAULTS = [
     pytest.param({"repetition_penalty": float("nan")}, "repetition_penalty", ["finite"], id="penalty is no number"),
     pytest.param({"logit_bias": {"5": float("nan")}}, "logit_bias.5", ["finite"], id="bias is no number"),
     pytest.param({"logit_bias": {"5": {"5": 1}}}, "logit_bias.5", ["number"], id="nested bias"),
+    pytest.param({"prompt": ["a"] * 8193}, "prompt", ["8192"], id="huge batch"),
     pytest.param({"prompt": nested(900)}, "prompt", ["list of token ids"], id="deeply nested prompt"),
     pytest.param({"stop": nested(900)}, "stop", ["string"], id="deeply nested stop"),
     pytest.param({"x": nested(900)}, "x", ["field"], id="deeply nested unknown field"),
@@ -165,7 +168,15 @@ CHAT_FAULTS = [
     pytest.param({"messages": [say([TEXT_PART | {"text": "\ud800"}])]}, "messages.0.content", ["surrogate"], id="part"),
     pytest.param({"messages": [say(nested(900))]}, "messages.0.content", ["text"], id="deeply nested content"),
     pytest.param({"messages": [say("a") | {"tool_calls": [{}]}]}, "messages.0.tool_calls", ["not supp"], id="calls"),
-    pytest.param({"messages": [say("a")] * 2000}, "messages", ["1024"], id="many messages"),
+    pytest.param({"messages": [say("a")] * 2000}, "messages", ["1024"], id="long conversation"),
+    pytest.param({"messages": [say("a")] * 8193}, "messages", ["8192"], id="many messages"),
+    pytest.param({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", ["messages"], id="taken name"),
+    pytest.param({"chat_template_kwargs": []}, "chat_template_kwargs", ["dictionary"], id="arguments as list"),
+    pytest.param(
+        {"chat_template_kwargs": {"\ud800": 1}}, "chat_template_kwargs.\ufffd\ufffd\ufffd", ["surr"], id="name"
+    ),
+    pytest.param(TWO_ENDINGS, "continue_final_message", ["both"], id="two endings"),
+    pytest.param({"continue_final_message": 1}, "continue_final_message", ["boolean"], id="a number as truth value"),
     pytest.param({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens", ["differ"], id="two limits"),
     pytest.param({"echo": True}, "echo", ["not supported"], id="echo"),
 ]

@@ -6,6 +6,7 @@ What the client's own types know goes by its name, the other fields as `extra_bo
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from lockstep_worker.frontend.schemas import ChatBody, CompletionBody
 from lockstep_worker.request import FinishCode
 from support.engine import say
-from support.frontend import END_ID, MODEL_NAME, Frontend, encode, start_frontend
+from support.frontend import END_ID, MODEL, MODEL_NAME, Frontend, encode, start_frontend
 
 TEXT = "one END two"
 IDS = encode(TEXT)
@@ -40,12 +41,22 @@ PARAMS: dict[str, tuple[Any, dict[str, Any]]] = {
 """Field: a value, and what of a sequence's parameters it changes."""
 CHAT_PARAMS = PARAMS | {"max_completion_tokens": (7, {"max_tokens": 7})}
 SHOWN = {"n", "stop", "stream", "stream_options", "logprobs", "priority"}
+TEMPLATE = {"add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
 """Fields with tests of their own, below."""
 
 
+BEGINNING = "<|im_start|>user\nCOPY<|im_end|>\n<|im_start|>assistant\n"
+
+
 @pytest.fixture(scope="module")
-def frontend() -> Iterator[Frontend]:
-    with start_frontend() as running:
+def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
+    """One whose template also knows an argument of the client."""
+    directory = tmp_path_factory.mktemp("model")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(MODEL / name, directory)
+    template = (MODEL / "chat_template.jinja").read_text() + "{% if loud %}!{% endif %}"
+    (directory / "chat_template.jinja").write_text(template)
+    with start_frontend(model_path=str(directory)) as running:
         yield running
 
 
@@ -95,7 +106,7 @@ def test_a_chats_field_reaches_the_ranks(frontend: Frontend, chat: Ask, field: s
 
 def test_no_field_is_without_a_test() -> None:
     assert set(CompletionBody.model_fields) == {"model", "prompt", "echo"} | PARAMS.keys() | SHOWN
-    assert set(ChatBody.model_fields) == {"model", "messages", "top_logprobs"} | CHAT_PARAMS.keys() | SHOWN
+    assert set(ChatBody.model_fields) == {"model", "messages", "top_logprobs"} | TEMPLATE | CHAT_PARAMS.keys() | SHOWN
 
 
 @pytest.fixture(params=["complete", "chat"])
@@ -156,6 +167,22 @@ def test_top_logprobs_of_a_chat_tell_the_best_tokens(chat: Ask) -> None:
     assert [top.logprob for top in content[0].top_logprobs] == [-0.25, -0.5]
     assert chat(logprobs=True).choices[0].logprobs.content[0].top_logprobs == []
     assert chat().choices[0].logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [
+        pytest.param({}, "ab<|im_end|>\n<|im_start|>assistant\n", id="left out"),
+        pytest.param({"add_generation_prompt": True}, "ab<|im_end|>\n<|im_start|>assistant\n", id="true"),
+        pytest.param({"add_generation_prompt": False}, "ab<|im_end|>\n", id="nobody begins"),
+        pytest.param({"continue_final_message": True}, "ab", id="the last one goes on"),
+        pytest.param({"chat_template_kwargs": {"loud": True}}, "ab<|im_end|>\n<|im_start|>assistant\n!", id="loud"),
+    ],
+)
+def test_a_conversation_ends_as_asked(frontend: Frontend, chat: Ask, fields: dict[str, Any], end: str) -> None:
+    messages = [{"role": "user", "content": "COPY"}, {"role": "assistant", "content": "ab"}]
+    chat(messages=messages, **fields)
+    assert frontend.engine.requests[-1].prompt == encode(BEGINNING + end)
 
 
 def test_echo_begins_with_the_prompt(complete: Ask) -> None:

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from lockstep_worker.frontend.chat import Conversation
 from lockstep_worker.frontend.faults import field_error
+from lockstep_worker.frontend.fields import (
+    CONTENT_MESSAGE,
+    MAX_MESSAGES,
+    LogitBias,
+    Penalty,
+    Prompt,
+    Stop,
+    TemplateArguments,
+    Text,
+    TokenIds,
+    TopLogprobs,
+    one_message,
+)
 from lockstep_worker.frontend.unsupported import (
     UNSUPPORTED,
     UNSUPPORTED_IN_CHAT,
@@ -28,66 +32,8 @@ from lockstep_worker.frontend.unsupported import (
     NeutralValues,
     drop_neutral,
 )
-from lockstep_worker.request import MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS
 
-MAX_STOPS = 16
-MAX_STOP_CHARS = 1024
 MAX_INT32 = 2**31 - 1
-
-
-def _valid_unicode(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise PydanticCustomError(
-            "unicode", "must be valid Unicode; there is a lone surrogate at character {at}", {"at": error.start}
-        ) from None
-    return text
-
-
-def _has_token_ids(bias: dict[str, float]) -> dict[str, float]:
-    """Check that the names of a JSON object are whole numbers as Python would write them, so that none comes twice."""
-    for name in bias:
-        if not (name.isascii() and name.isdigit() and str(int(name[:20])) == name):
-            raise PydanticCustomError("token_id", "must have token ids, which are whole numbers, as its keys")
-    return bias
-
-
-def _one_message(message: str) -> WrapValidator:
-    """Report one error for a whole union instead of one for each of its members."""
-
-    def validate(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-        try:
-            return handler(value)
-        except ValidationError as error:
-            for detail in error.errors():
-                if detail["type"] == "unicode":
-                    raise PydanticCustomError("unicode", "{reason}", {"reason": detail["msg"]}) from None
-            raise PydanticCustomError("union", "{message}", {"message": message}) from None
-
-    return WrapValidator(validate)
-
-
-Text = Annotated[str, AfterValidator(_valid_unicode)]
-TokenIds = Annotated[list[int], Field(fail_fast=True)]
-Prompt = Annotated[
-    Text | TokenIds | Annotated[list[Text], Field(fail_fast=True)] | Annotated[list[TokenIds], Field(fail_fast=True)],
-    _one_message("must be a string, a list of strings, a list of token ids, or a list of such lists"),
-]
-StopText = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-Stop = Annotated[
-    StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)],
-    _one_message(
-        f"must be a string or a list of at most {MAX_STOPS} strings, each with 1 to {MAX_STOP_CHARS} characters"
-    ),
-]
-Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
-TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
-LogitBias = Annotated[
-    dict[Text, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]],
-    Field(max_length=MAX_LOGIT_BIAS),
-    AfterValidator(_has_token_ids),
-]
 
 
 class _Strict(BaseModel):
@@ -178,10 +124,7 @@ class TextPart(_Strict):
     text: Text
 
 
-Content = Annotated[
-    Text | list[TextPart],
-    _one_message('must be a string or a list of {"type": "text", "text": ...}; other parts are not supported'),
-]
+Content = Annotated[Text | list[TextPart], one_message(CONTENT_MESSAGE)]
 
 
 class Message(_Strict):
@@ -202,11 +145,38 @@ class Message(_Strict):
         return {"role": self.role, "content": "" if text is None else text}
 
 
-class ChatBody(GenerationBody):
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+
+
+class _TemplateFields(_Strict):
+    """How a conversation becomes text."""
+
+    add_generation_prompt: bool | None = Field(None, description="True if left out.")
+    continue_final_message: bool | None = Field(None, description="The output goes on with the last message.")
+    chat_template_kwargs: TemplateArguments | None = None
+
+    @model_validator(mode="after")
+    def _one_ending(self) -> Self:
+        if self.add_generation_prompt and self.continue_final_message:
+            raise field_error("continue_final_message", "and add_generation_prompt cannot both be true")
+        return self
+
+    def conversation(self, messages: list[Message]) -> Conversation:
+        """Return what the chat template gets."""
+        goes_on = bool(self.continue_final_message)
+        return Conversation(
+            [message.for_template() for message in messages],
+            add_generation_prompt=not goes_on and self.add_generation_prompt is not False,
+            continue_final_message=goes_on,
+            arguments=self.chat_template_kwargs or {},
+        )
+
+
+class ChatBody(GenerationBody, _TemplateFields):
     """`POST /v1/chat/completions`."""
 
     unsupported = UNSUPPORTED | UNSUPPORTED_IN_CHAT
-    messages: list[Message] = Field(min_length=1)
+    messages: Messages
     max_completion_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
@@ -234,7 +204,7 @@ class ChatBody(GenerationBody):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
-class TokenizeBody(_Strict):
+class TokenizeBody(_TemplateFields):
     """`POST /tokenize`: a prompt, or a conversation."""
 
     model_config = ConfigDict(
@@ -247,14 +217,16 @@ class TokenizeBody(_Strict):
     )
     model: Text | None = None
     prompt: Text | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
 
     @model_validator(mode="after")
     def _one_input(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
             raise field_error("prompt", "or messages must be given, and not both")
+        for name in _TemplateFields.model_fields:
+            if self.messages is None and getattr(self, name) is not None:
+                raise field_error(name, "is allowed only with messages")
         return self
 
 
