@@ -29,7 +29,7 @@ def say(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-LIMITS: dict[str, Any] = {"max_queued": 8, "max_n": 4, "max_body_bytes": 100_000}
+LIMITS: dict[str, Any] = {"max_queued": 8, "max_n": 4, "max_body_bytes": 400_000}
 
 COMPLETION_FAULTS = [
     pytest.param({"temperature": "1"}, "temperature", ["number"], id="a number as text"),

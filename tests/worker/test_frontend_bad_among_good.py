@@ -29,7 +29,7 @@ TEMPLATE = """
 {%- endif -%}
 {%- endfor -%}
 """
-UNREADABLE = [b"", b"{", b'{"prompt": "\xff"}', b"[" * 50_000, b'{"seed": ' + b"9" * 5000 + b"}", b"a" * 200_000]
+UNREADABLE = [b"", b"{", b'{"prompt": "\xff"}', b"[" * 50_000, b'{"seed": ' + b"9" * 5000 + b"}", b"a" * 500_000]
 
 
 @pytest.fixture(scope="module")

@@ -101,10 +101,10 @@ def test_unknown_paths_and_methods_are_error_objects(frontend: Frontend) -> None
 
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_body_beyond_the_limit_is_too_large(frontend: Frontend, is_chunked: bool) -> None:
-    body = json.dumps({"model": "recall", "prompt": "a" * 200_000}).encode()
+    body = json.dumps({"model": "recall", "prompt": "a" * 500_000}).encode()
     content = (body[at : at + 5000] for at in range(0, len(body), 5000)) if is_chunked else body
     with frontend.client(headers={"content-type": "application/json"}) as client:
-        check_refusal(client.post("/v1/completions", content=content), None, "100000", status=413)
+        check_refusal(client.post("/v1/completions", content=content), None, "400000", status=413)
 
 
 @pytest.mark.parametrize("tokens", [[448], [-1], ["a"], None])
