@@ -7,6 +7,7 @@ to read. Knows no ids and no HTTP.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +28,6 @@ _TEMPLATE_ERRORS = (
     TypeError,
     ValueError,
 )
-
-
 RESERVED_ARGUMENTS = frozenset(
     {"messages", "conversations", "tools", "documents", "chat_template", "return_assistant_tokens_mask"}
     | {"add_generation_prompt", "continue_final_message"}
@@ -51,7 +50,9 @@ class Conversation:
 
     @property
     def size(self) -> int:
-        """What it takes to render it, in characters or so."""
+        """What it takes to render it, in characters or so; with arguments, which may hold anything, a lot."""
+        if self.arguments:
+            return sys.maxsize
         return sum(_MESSAGE_SIZE + len(message["content"]) for message in self.messages)
 
 
