@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from lockstep_worker.errors import RequestError
 from lockstep_worker.request import (
     Cancel,
     Drained,
@@ -51,13 +52,22 @@ def pack_logprobs(entries: dict[int, LogprobEntry]) -> Logprobs:
 
 
 Script = Callable[[NewRequest], Iterable[tuple[int, int]]]
-"""What a request gets: (token, finish code) for each step."""
+"""What a request gets: (token, finish code) for each step; or it raises `RequestError`, and the request is refused."""
 
 
 def say(ids: Iterable[int], code: int = FinishCode.LENGTH) -> Script:
     """Return a script that gives these ids and ends with the last of them."""
     tokens = list(ids)
     return lambda _request: [(token, 0) for token in tokens[:-1]] + [(tokens[-1], code)]
+
+
+def refuse(message: str, field: str) -> Script:
+    """Return a script that refuses every request."""
+
+    def script(_request: NewRequest) -> Iterable[tuple[int, int]]:
+        raise RequestError(message, field)
+
+    return script
 
 
 def say_forever(token: int) -> Script:
@@ -82,7 +92,6 @@ class ScriptedEngine:
         self.script = script
         self.step_s = step_s
         self.is_silent = is_silent
-        self.refusal: str | None = None
         self.cached_tokens = 0
         """What each request is told to have found in the cache."""
         self.requests: list[NewRequest] = []
@@ -146,20 +155,25 @@ class ScriptedEngine:
         while self._requests.poll(0):
             match self._decoder.decode(self._requests.recv()):
                 case NewRequest() as request:
-                    self.requests.append(request)
-                    if self.refusal is not None:
-                        self._send(Refused(request.handle, self.refusal, "prompt"))
-                    else:
-                        self._wanted[request.handle] = request.params.logprobs
-                        if self.cached_tokens:
-                            self._send(Started([request.handle], [self.cached_tokens]))
-                        self._running[request.handle] = iter(self.script(request))
+                    self._admit(request)
                 case Cancel(handle):
                     self.cancelled.append(handle)
                     self._running.pop(handle, None)
                 case Shutdown():
                     self.is_shut_down = True
                     self._send(Drained(0))
+
+    def _admit(self, request: NewRequest) -> None:
+        self.requests.append(request)
+        try:
+            steps = iter(self.script(request))
+        except RequestError as error:
+            self._send(Refused(request.handle, error.message, error.field))
+            return
+        self._wanted[request.handle] = request.params.logprobs
+        if self.cached_tokens:
+            self._send(Started([request.handle], [self.cached_tokens]))
+        self._running[request.handle] = steps
 
     def _step(self) -> None:
         handles, tokens, codes = [], [], []

@@ -52,7 +52,7 @@ class Frontend:
 
     def client(self, **options: Any) -> httpx.Client:
         """Return an HTTP client for it."""
-        return httpx.Client(base_url=self.url, timeout=20, verify=_NO_TLS, **options)
+        return httpx.Client(base_url=self.url, timeout=60, verify=_NO_TLS, **options)
 
     def complete(self, **body: Any) -> httpx.Response:
         """Post a completion; `model` and `prompt` have defaults."""

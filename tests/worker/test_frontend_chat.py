@@ -1,3 +1,4 @@
+import asyncio
 import json
 import shutil
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from lockstep_worker.errors import RequestError
-from lockstep_worker.frontend.chat import ChatTemplate
+from lockstep_worker.frontend.chat import ChatTemplate, Conversation
 from lockstep_worker.frontend.tokenizer import load_tokenizer
 from lockstep_worker.request import FinishCode
 from support.engine import say
@@ -89,16 +90,31 @@ def test_what_the_template_says_reaches_the_client(strict_frontend: Frontend) ->
     assert strict_frontend.chat().status_code == 200
 
 
-@pytest.mark.parametrize("template", [None, "{{ nothing.at.all }}", "{% if %}", "{{ 1 / 0 }}"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(None, id="none"),
+        pytest.param("{{ nothing.at.all }}", id="undefined"),
+        pytest.param("{% if %}", id="syntax"),
+        pytest.param("{{ 1 / 0 }}", id="arithmetic"),
+        pytest.param("{{ messages + 1 }}", id="types"),
+        pytest.param("{{ messages[7].role }}", id="index"),
+        pytest.param("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", id="recursion"),
+        pytest.param("{{ 'a' * 10 ** 15 }}", id="memory"),
+        pytest.param("{% for i in range(10 ** 9) %}{% endfor %}", id="endless"),
+        pytest.param("{{ ''.__class__.__mro__ }}", id="sandbox"),
+        pytest.param("{{ '\ud800' }}", id="lone surrogate"),
+    ],
+)
 def test_a_template_that_cannot_be_used_is_the_requests_error(template: str | None) -> None:
     with pytest.raises(RequestError, match="template"):
-        ChatTemplate(template, {}).render([{"role": "user", "content": "a"}])
+        ChatTemplate(template, {}).render(Conversation([{"role": "user", "content": "a"}]))
 
 
 def test_the_template_may_stand_in_the_configuration_and_uses_its_tokens(tmp_path: Path) -> None:
     config = {"bos_token": {"content": "<s>"}, "chat_template": [{"name": "default", "template": "{{ bos_token }}!"}]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    assert ChatTemplate.load(tmp_path).render([]) == "<s>!"
+    assert ChatTemplate.load(tmp_path).render(Conversation([])) == "<s>!"
 
 
 def test_tokenize_and_detokenize_are_inverse(frontend: Frontend) -> None:
@@ -116,11 +132,11 @@ def test_tokenize_and_detokenize_are_inverse(frontend: Frontend) -> None:
 def test_the_tokenizer_agrees_with_transformers() -> None:
     reference = AutoTokenizer.from_pretrained(MODEL)
     ours = load_tokenizer(str(MODEL))
-    assert ours.chat.render(MESSAGES) == reference.apply_chat_template(
+    assert ours.chat.render(Conversation(MESSAGES)) == reference.apply_chat_template(
         MESSAGES, tokenize=False, add_generation_prompt=True
     )
     text = "COPY k=4217 héllo 😀"
-    assert ours.encode(text, add_special_tokens=True) == reference.encode(text)
+    assert asyncio.run(ours.encode([text], add_special_tokens=True)) == [reference.encode(text)]
 
 
 def test_long_texts_are_tokenized_like_short_ones(frontend: Frontend) -> None:

@@ -160,7 +160,8 @@ def test_leaving_the_loop_unasked_is_a_failure() -> None:
 PARENT = """
 import json, os, subprocess, sys, time
 settings = json.loads(sys.argv[1]) | {"parent_pid": os.getpid()}
-process = subprocess.Popen([sys.executable, "-m", "lockstep_worker.frontend"], stdin=subprocess.PIPE)
+command = [sys.executable, "-m", "lockstep_worker.frontend"]
+process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 process.stdin.write(json.dumps(settings).encode())
 process.stdin.close()
 print(process.pid, flush=True)

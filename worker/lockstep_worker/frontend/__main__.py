@@ -1,13 +1,12 @@
 """`python -m lockstep_worker.frontend`, started by rank 0 with its settings on standard input.
 
-The process leaves the group of its parent, so that what kills the ranks at once does not keep it from telling its
+Rank 0 starts it in a session of its own, so that what kills the ranks at once does not keep it from telling its
 clients; the kernel sends it SIGHUP when its parent dies, so that it never stays behind.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -42,13 +41,11 @@ def main() -> int:
 
 
 def follow_parent(parent_pid: int | None) -> None:
-    """Have the kernel send SIGHUP when the parent dies, and leave its process group.
+    """Have the kernel send SIGHUP when the parent dies.
 
     Raises:
         ProcessLookupError: it is dead already.
     """
-    with contextlib.suppress(PermissionError):  # a group's leader cannot leave it, and need not
-        os.setsid()
     ask_for_signal(signal.SIGHUP)
     if parent_pid is not None and os.getppid() != parent_pid:
         raise ProcessLookupError("the rank that started the frontend is gone")

@@ -7,7 +7,9 @@ to read. Knows no ids and no HTTP.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,37 @@ _TEMPLATE_ERRORS = (
     ArithmeticError,
     AttributeError,
     LookupError,
-    RecursionError,
+    MemoryError,
+    RuntimeError,
     TypeError,
     ValueError,
 )
+RESERVED_ARGUMENTS = frozenset(
+    {"messages", "conversations", "tools", "documents", "chat_template", "return_assistant_tokens_mask"}
+    | {"add_generation_prompt", "continue_final_message"}
+)
+"""What a template gets by other ways than the client's own arguments."""
+_MESSAGE_SIZE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a template makes a text of."""
+
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool = True
+    """Whether the text ends where the assistant begins to speak."""
+    continue_final_message: bool = False
+    """Whether the text ends within the last message, for the model to go on."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """What else the template may use."""
+
+    @property
+    def size(self) -> int:
+        """What it takes to render it, in characters or so; with arguments, which may hold anything, a lot."""
+        if self.arguments:
+            return sys.maxsize
+        return sum(_MESSAGE_SIZE + len(message["content"]) for message in self.messages)
 
 
 class ChatTemplate:
@@ -49,7 +78,7 @@ class ChatTemplate:
         texts = {name: _text(value) for name, value in tokens.items() if name.endswith("_token")}
         return cls(source, {name: text for name, text in texts.items() if text is not None})
 
-    def render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True) -> str:
+    def render(self, conversation: Conversation) -> str:
         """Return the conversation's text.
 
         Raises:
@@ -59,11 +88,16 @@ class ChatTemplate:
             raise RequestError("This model has no chat template; use /v1/completions.", "messages")
         try:
             rendered, _ = render_jinja_template(
-                [messages], chat_template=self._source, add_generation_prompt=add_generation_prompt, **self._tokens
+                [conversation.messages],
+                chat_template=self._source,
+                add_generation_prompt=conversation.add_generation_prompt,
+                continue_final_message=conversation.continue_final_message,
+                **{**self._tokens, **conversation.arguments},
             )
+            text: str = rendered[0]
+            text.encode()  # what is not valid Unicode cannot be tokenized
         except _TEMPLATE_ERRORS as error:
             raise RequestError(f"The chat template refuses these messages: {error}", "messages") from error
-        text: str = rendered[0]
         return text
 
 

@@ -37,17 +37,17 @@ class Guard:
             await self._app(scope, receive, send)
 
     def _find_fault(self, scope: Scope, headers: Headers) -> ApiError | None:
-        if self._expected is not None and _needs_key(scope):
+        if self._expected is not None and needs_key(scope["method"], scope["path"]):
             given = headers.get("authorization", "").encode()
             if not hmac.compare_digest(given, self._expected):
                 return ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
         if int(headers.get("content-length", "0")) > self._max_body_bytes:
-            return ApiError(413, f"The body must have at most {self._max_body_bytes} bytes.")
+            return ApiError.too_large(self._max_body_bytes)
         return None
 
 
-def _needs_key(scope: Scope) -> bool:
-    path = scope["path"]
+def needs_key(method: str, path: str) -> bool:
+    """Say whether a request costs something, or shows what is served, so that only those with the key may send it."""
     if path == DRAIN_PATH:
-        return bool(scope["method"] != "GET")
+        return method != "GET"
     return path.startswith("/v1/") or path in _GUARDED_PATHS

@@ -5,21 +5,19 @@ What cannot be served is refused here, before the ranks hear of it. Knows no soc
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import Iterator
 from hashlib import blake2b
 
 from lockstep_worker.errors import RequestError
+from lockstep_worker.frontend.fields import Prompt
 from lockstep_worker.frontend.generation import Choice, Generation
-from lockstep_worker.frontend.schemas import ChatBody, CompletionBody, Prompt
+from lockstep_worker.frontend.schemas import ChatBody, CompletionBody
 from lockstep_worker.frontend.settings import FrontendSettings
 from lockstep_worker.frontend.tokenizer import TextTokenizer
 from lockstep_worker.request import MAX_STOP_TOKEN_IDS, SamplingParams
 
-_LONG_TEXT_CHARS = 4096
-"""Longer texts are tokenized in a thread, so that streams go on."""
 _SEED_MASK = 2**63 - 1
 Body = CompletionBody | ChatBody
 
@@ -46,10 +44,10 @@ class Preparation:
         self._check_fields(body, smallest_limit=0 if body.echo else 1)
         given = _split(body.prompt)
         self._check_number(len(given) * (body.n or 1), "prompt")
-        prompts = await self._encode_all(given)
+        prompts = await self._encode(given)
         for ids in prompts:
             self._check_prompt(ids, "prompt")
-        echoes = [self._echo(prompt) if body.echo else "" for prompt in given]
+        echoes = [await self._echo(prompt) if body.echo else "" for prompt in given]
         return self._build(body, prompts, echoes, arrived_s)
 
     async def prepare_chat(self, body: ChatBody) -> Generation:
@@ -61,27 +59,17 @@ class Preparation:
         arrived_s = time.monotonic()
         self._check_fields(body, smallest_limit=1)
         self._check_number(body.n or 1, "n")
-        text = self._tokenizer.chat.render([message.for_template() for message in body.messages])
-        ids = await self.encode(text, add_special_tokens=False)
+        ids = await self._tokenizer.encode_chat(body.conversation(body.messages))
         self._check_prompt(ids, "messages")
         return self._build(body, [ids], [""], arrived_s)
 
-    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Tokenize without holding up the streams."""
-        if len(text) <= _LONG_TEXT_CHARS:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
+    async def _echo(self, prompt: str | list[int]) -> str:
+        return prompt if isinstance(prompt, str) else await self._tokenizer.decode(prompt)
 
-    def _echo(self, prompt: str | list[int]) -> str:
-        return prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-
-    async def _encode_all(self, prompts: list[str | list[int]]) -> list[list[int]]:
-        def encode() -> list[list[int]]:
-            tokenizer = self._tokenizer
-            return [tokenizer.encode(p, add_special_tokens=True) if isinstance(p, str) else p for p in prompts]
-
-        is_long = sum(len(prompt) for prompt in prompts if isinstance(prompt, str)) > _LONG_TEXT_CHARS
-        return await asyncio.to_thread(encode) if is_long else encode()
+    async def _encode(self, prompts: list[str | list[int]]) -> list[list[int]]:
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        encoded = iter(await self._tokenizer.encode(texts, add_special_tokens=True))
+        return [next(encoded) if isinstance(prompt, str) else prompt for prompt in prompts]
 
     def check_ids(self, ids: list[int], field: str) -> None:
         """Check that the model knows all ids.

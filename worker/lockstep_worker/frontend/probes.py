@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from lockstep_worker.contract import DRAIN_PATH, HEALTH_PATH, METRICS_PATH, READY_PATH
 from lockstep_worker.frontend.responses import DrainResponse, ErrorResponse, HealthResponse
@@ -33,14 +33,14 @@ async def show_drain(service: Parts) -> DrainResponse:
     return DrainResponse(draining=service.lifecycle.is_draining, in_flight=service.engine.num_open)
 
 
-@router.post(DRAIN_PATH, status_code=202)
+@router.post(DRAIN_PATH, status_code=202, responses={401: {"model": ErrorResponse}})
 async def start_drain(service: Parts) -> DrainResponse:
     """Refuse new work from now on; what is in flight goes on. The process ends on SIGTERM."""
     service.lifecycle.start_draining()
     return DrainResponse(draining=True, in_flight=service.engine.num_open)
 
 
-@router.get(METRICS_PATH)
+@router.get(METRICS_PATH, response_class=PlainTextResponse)
 async def show_metrics(service: Parts) -> Response:
     """The frontend's metrics in Prometheus's text format."""
     return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)

@@ -7,6 +7,7 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request
+from pydantic import WithJsonSchema
 from starlette.responses import Response
 
 from lockstep_worker.frontend.answer import WholeAnswer
@@ -28,8 +29,13 @@ from lockstep_worker.frontend.stream import EventStream, EventTemplates
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse} for status in (400, 401, 404, 413, 429, 503, 504)
 }
+_EVENT = {
+    "type": "object",
+    "properties": {"data": {"type": "string", "description": "A chunk or an error as JSON; at the end [DONE]."}},
+    "required": ["data"],
+}
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Whole, or as a stream."}
+    200: {"content": {"text/event-stream": {"itemSchema": _EVENT}}, "description": "Whole, or as a stream."}
 }
 router = APIRouter(responses=_ERRORS)
 
@@ -43,6 +49,7 @@ def service_of(request: Request) -> Service:
 Parts = Annotated[Service, Depends(service_of)]
 Timeout = Annotated[
     float | None,
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0}),
     Header(
         alias="X-Request-Timeout",
         gt=0,
@@ -111,15 +118,12 @@ async def show_model(name: str, service: Parts) -> ModelCard:
 async def tokenize(body: TokenizeBody, service: Parts) -> TokenizeResponse:
     """Return the ids of a text, or those that a conversation becomes."""
     service.check_model(body.model)
+    special = body.add_special_tokens
     if body.messages is not None:
-        text = service.tokenizer.chat.render(
-            [message.for_template() for message in body.messages],
-            add_generation_prompt=body.add_generation_prompt is not False,
-        )
-        special = bool(body.add_special_tokens)
+        conversation = body.conversation(body.messages)
+        ids = await service.tokenizer.encode_chat(conversation, add_special_tokens=bool(special))
     else:
-        text, special = body.prompt or "", body.add_special_tokens is not False
-    ids = await service.preparation.encode(text, add_special_tokens=special)
+        [ids] = await service.tokenizer.encode([body.prompt or ""], add_special_tokens=special is not False)
     return TokenizeResponse(tokens=ids, count=len(ids), max_model_len=service.settings.max_model_len)
 
 
@@ -128,7 +132,7 @@ async def detokenize(body: DetokenizeBody, service: Parts) -> DetokenizeResponse
     """Return the text of ids, special tokens included."""
     service.check_model(body.model)
     service.preparation.check_ids(body.tokens, "tokens")
-    return DetokenizeResponse(prompt=service.tokenizer.decode(body.tokens))
+    return DetokenizeResponse(prompt=await service.tokenizer.decode(body.tokens))
 
 
 def _card(service: Service) -> ModelCard:

@@ -1,131 +1,39 @@
 """Request bodies, strictly: no field is ignored, no type is guessed.
 
-Fields of the OpenAI API that this server does not support are accepted only with the value that has no effect.
+Fields that others know and this server does not support are in `unsupported`.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    model_validator,
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from lockstep_worker.frontend.chat import Conversation
+from lockstep_worker.frontend.faults import field_error
+from lockstep_worker.frontend.fields import (
+    CONTENT_MESSAGE,
+    MAX_MESSAGES,
+    LogitBias,
+    Penalty,
+    Prompt,
+    Stop,
+    TemplateArguments,
+    Text,
+    TokenIds,
+    TopLogprobs,
+    one_message,
 )
-from pydantic_core import PydanticCustomError
+from lockstep_worker.frontend.unsupported import (
+    UNSUPPORTED,
+    UNSUPPORTED_IN_CHAT,
+    UNSUPPORTED_IN_COMPLETIONS,
+    UNSUPPORTED_IN_MESSAGES,
+    NeutralValues,
+    drop_neutral,
+)
 
-from lockstep_worker.request import MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS
-
-MAX_STOPS = 16
-MAX_STOP_CHARS = 1024
 MAX_INT32 = 2**31 - 1
-
-_UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "audio": (None,),
-    "best_of": (None, 1),
-    "function_call": (None, "none"),
-    "functions": (None, []),
-    "metadata": (None, {}),
-    "modalities": (None, ["text"]),
-    "parallel_tool_calls": (None,),
-    "prediction": (None,),
-    "prompt_logprobs": (None,),
-    "reasoning_effort": (None,),
-    "response_format": (None, {"type": "text"}),
-    "service_tier": (None, "auto", "default"),
-    "store": (None, False),
-    "suffix": (None, ""),
-    "tool_choice": (None, "none"),
-    "tools": (None, []),
-    "user": (None,),
-    "web_search_options": (None,),
-}
-"""Fields that are known and not supported, with the values that ask for nothing."""
-_UNSUPPORTED_IN_MESSAGES: dict[str, tuple[object, ...]] = {
-    "annotations": (None, []),
-    "audio": (None,),
-    "function_call": (None,),
-    "name": (None,),
-    "reasoning_content": (None,),
-    "refusal": (None,),
-    "tool_call_id": (None,),
-    "tool_calls": (None, []),
-}
-"""The same for messages: clients send a reply's fields back with the next question."""
-
-
-def _drop_neutral(data: Any, table: dict[str, tuple[object, ...]]) -> Any:
-    """Leave out unsupported fields whose value asks for nothing.
-
-    Raises:
-        PydanticCustomError: one asks for something.
-    """
-    if not isinstance(data, dict):
-        return data
-    for name in data.keys() & table.keys():
-        if not any(type(data[name]) is type(neutral) and data[name] == neutral for neutral in table[name]):
-            raise PydanticCustomError("unsupported", "{name} is not supported by this server", {"name": name})
-    return {name: value for name, value in data.items() if name not in table}
-
-
-def _valid_unicode(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise PydanticCustomError(
-            "unicode", "must be valid Unicode; there is a lone surrogate at character {at}", {"at": error.start}
-        ) from None
-    return text
-
-
-def _has_token_ids(bias: dict[str, float]) -> dict[str, float]:
-    """Check that the names of a JSON object are whole numbers as Python would write them, so that none comes twice."""
-    for name in bias:
-        if not (name.isascii() and name.isdigit() and str(int(name[:20])) == name):
-            raise PydanticCustomError("token_id", "must have token ids, which are whole numbers, as its keys")
-    return bias
-
-
-def _one_message(message: str) -> WrapValidator:
-    """Report one error for a whole union instead of one for each of its members."""
-
-    def validate(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-        try:
-            return handler(value)
-        except ValidationError as error:
-            for detail in error.errors():
-                if detail["type"] == "unicode":
-                    raise PydanticCustomError("unicode", "{reason}", {"reason": detail["msg"]}) from None
-            raise PydanticCustomError("union", "{message}", {"message": message}) from None
-
-    return WrapValidator(validate)
-
-
-Text = Annotated[str, AfterValidator(_valid_unicode)]
-TokenIds = Annotated[list[int], Field(fail_fast=True)]
-Prompt = Annotated[
-    Text | TokenIds | Annotated[list[Text], Field(fail_fast=True)] | Annotated[list[TokenIds], Field(fail_fast=True)],
-    _one_message("must be a string, a list of strings, a list of token ids, or a list of such lists"),
-]
-StopText = Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-Stop = Annotated[
-    StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)],
-    _one_message(
-        f"must be a string or a list of at most {MAX_STOPS} strings, each with 1 to {MAX_STOP_CHARS} characters"
-    ),
-]
-Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
-TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
-LogitBias = Annotated[
-    dict[Text, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]],
-    Field(max_length=MAX_LOGIT_BIAS),
-    AfterValidator(_has_token_ids),
-]
 
 
 class _Strict(BaseModel):
@@ -141,7 +49,7 @@ class StreamOptions(_Strict):
 class GenerationBody(_Strict):
     """What both ways to generate have in common."""
 
-    unsupported: ClassVar[dict[str, tuple[object, ...]]] = _UNSUPPORTED
+    unsupported: ClassVar[NeutralValues] = UNSUPPORTED
     model: Text
     max_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
     min_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
@@ -165,12 +73,12 @@ class GenerationBody(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
-        return _drop_neutral(data, cls.unsupported)
+        return drop_neutral(data, cls.unsupported)
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError("stream_options", "stream_options is allowed only when stream is true")
+            raise field_error("stream_options", "is allowed only when stream is true")
         return self
 
     @property
@@ -192,7 +100,7 @@ class GenerationBody(_Strict):
 class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
-    unsupported = _UNSUPPORTED | {"top_logprobs": (None,)}
+    unsupported = UNSUPPORTED | UNSUPPORTED_IN_COMPLETIONS
     prompt: Prompt
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
@@ -200,7 +108,7 @@ class CompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _no_logprobs_of_the_prompt(self) -> Self:
         if self.echo and self.logprobs is not None:
-            raise PydanticCustomError("echo", "logprobs together with echo is not supported by this server")
+            raise field_error("logprobs", "together with echo is not supported by this server")
         return self
 
     @property
@@ -216,16 +124,19 @@ class TextPart(_Strict):
     text: Text
 
 
+Content = Annotated[Text | list[TextPart], one_message(CONTENT_MESSAGE)]
+
+
 class Message(_Strict):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[TextPart] | None = None
+    content: Content | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
-        return _drop_neutral(data, _UNSUPPORTED_IN_MESSAGES)
+        return drop_neutral(data, UNSUPPORTED_IN_MESSAGES)
 
     def for_template(self) -> dict[str, Any]:
         """Return it as chat templates expect it, with text parts joined."""
@@ -234,18 +145,46 @@ class Message(_Strict):
         return {"role": self.role, "content": "" if text is None else text}
 
 
-class ChatBody(GenerationBody):
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+
+
+class _TemplateFields(_Strict):
+    """How a conversation becomes text."""
+
+    add_generation_prompt: bool | None = Field(None, description="True if left out.")
+    continue_final_message: bool | None = Field(None, description="The output goes on with the last message.")
+    chat_template_kwargs: TemplateArguments | None = None
+
+    @model_validator(mode="after")
+    def _one_ending(self) -> Self:
+        if self.add_generation_prompt and self.continue_final_message:
+            raise field_error("continue_final_message", "and add_generation_prompt cannot both be true")
+        return self
+
+    def conversation(self, messages: list[Message]) -> Conversation:
+        """Return what the chat template gets."""
+        goes_on = bool(self.continue_final_message)
+        return Conversation(
+            [message.for_template() for message in messages],
+            add_generation_prompt=not goes_on and self.add_generation_prompt is not False,
+            continue_final_message=goes_on,
+            arguments=self.chat_template_kwargs or {},
+        )
+
+
+class ChatBody(GenerationBody, _TemplateFields):
     """`POST /v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1)
+    unsupported = UNSUPPORTED | UNSUPPORTED_IN_CHAT
+    messages: Messages
     max_completion_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> Self:
-        if self.top_logprobs is not None and not self.logprobs:
-            raise PydanticCustomError("top_logprobs", "top_logprobs is allowed only when logprobs is true")
+        if self.top_logprobs and not self.logprobs:
+            raise field_error("top_logprobs", "is allowed only when logprobs is true")
         return self
 
     @property
@@ -256,7 +195,7 @@ class ChatBody(GenerationBody):
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
         if None not in {self.max_tokens, self.max_completion_tokens} and self.max_tokens != self.max_completion_tokens:
-            raise PydanticCustomError("limits", "max_tokens and max_completion_tokens differ; give one of them")
+            raise field_error("max_completion_tokens", "and max_tokens differ; give one of them")
         return self
 
     @property
@@ -265,19 +204,29 @@ class ChatBody(GenerationBody):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
-class TokenizeBody(_Strict):
+class TokenizeBody(_TemplateFields):
     """`POST /tokenize`: a prompt, or a conversation."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+                {"required": ["messages"], "properties": {"messages": {"type": "array"}}},
+            ]
+        }
+    )
     model: Text | None = None
     prompt: Text | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
 
     @model_validator(mode="after")
     def _one_input(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            raise PydanticCustomError("input", "give either prompt or messages")
+            raise field_error("prompt", "or messages must be given, and not both")
+        for name in _TemplateFields.model_fields:
+            if self.messages is None and getattr(self, name) is not None:
+                raise field_error(name, "is allowed only with messages")
         return self
 
 

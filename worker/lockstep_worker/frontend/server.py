@@ -37,6 +37,8 @@ async def serve(settings: FrontendSettings) -> int:
     """Serve until the end and return the exit code."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.create_server((settings.host, settings.port), family=family, backlog=2048) as listener:
+        # Accepted connections inherit it. asyncio would not set it: a socket made so does not say that it is TCP.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         service = build_service(settings, load_tokenizer(settings.model_path))
         _handle_signals(service)
         server = _Server(_http_config(service))

@@ -1,15 +1,25 @@
-"""The model's tokenizer, loaded without torch: text to ids, ids to text, conversations to text."""
+"""The model's tokenizer, loaded without torch: text to ids, ids to text, conversations to text.
+
+It works on batches of one: they release the interpreter's lock, which single calls hold to their end, so that large
+work in a thread holds up nobody.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from tokenizers import Tokenizer
 
 from lockstep_worker.errors import ConfigError
-from lockstep_worker.frontend.chat import ChatTemplate
+from lockstep_worker.frontend.chat import ChatTemplate, Conversation
 from lockstep_worker.frontend.detokenize import Detokenizer, build_detokenizers, build_pieces
+
+T = TypeVar("T")
+_LARGE = 4096
+"""More characters or ids are worked on in a thread."""
 
 
 class TextTokenizer:
@@ -26,17 +36,34 @@ class TextTokenizer:
         self._detokenizers = build_detokenizers(backend)
         self.piece = build_pieces(backend)
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Return the ids of a text. It releases the interpreter lock, so long texts may run in a thread."""
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+    async def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """Return the ids of each text."""
+        return await _aside(sum(map(len, texts)), lambda: [self._encode(text, add_special_tokens) for text in texts])
 
-    def decode(self, ids: Sequence[int]) -> str:
+    async def encode_chat(self, conversation: Conversation, *, add_special_tokens: bool = False) -> list[int]:
+        """Return the ids of a conversation.
+
+        Raises:
+            RequestError: the chat template refuses it.
+        """
+        return await _aside(conversation.size, lambda: self._encode(self.chat.render(conversation), add_special_tokens))
+
+    async def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens included."""
-        return self._backend.decode(ids, skip_special_tokens=False)
+        texts: list[str] = await _aside(len(ids), lambda: self._backend.decode_batch([ids], skip_special_tokens=False))
+        return texts[0]
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
         """Return a fresh detokenizer for the output that follows `prompt`."""
         return self._detokenizers(prompt)
+
+
+async def _aside(size: int, work: Callable[[], T]) -> T:
+    """Do large work in a thread, so that streams go on."""
+    return await asyncio.to_thread(work) if size > _LARGE else work()
 
 
 def load_tokenizer(model_path: str) -> TextTokenizer:
