@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from lockstep_worker.frontend.settings import FrontendSettings
 from lockstep_worker.request import FinishCode, Inbound, NewRequest, Progress, Tokens
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "recall"
@@ -93,27 +94,29 @@ def start_frontend(directory: str, port: int, tokens: int, streams: int) -> subp
     """Start the frontend as rank 0 does."""
     process = subprocess.Popen([sys.executable, "-m", "lockstep_worker.frontend"], stdin=subprocess.PIPE)
     assert process.stdin is not None
-    settings = {
-        "model_path": str(MODEL),
-        "served_model_name": "recall",
-        "max_model_len": tokens + 64,
-        "vocab_size": 448,
-        "end_ids": [2],
-        "inbound": f"ipc://{directory}/in",
-        "outbound": f"ipc://{directory}/out",
-        "parent_pid": os.getpid(),
-        "port": port,
-        "max_queued": streams,
-        "ready_timeout_s": 600,
-    }
-    process.stdin.write(json.dumps(settings).encode())
+    settings = FrontendSettings(
+        model_path=str(MODEL),
+        served_model_name="recall",
+        max_model_len=tokens + 64,
+        vocab_size=448,
+        block_size=16,
+        prefix_cache=True,
+        end_ids=(2,),
+        inbound=f"ipc://{directory}/in",
+        outbound=f"ipc://{directory}/out",
+        parent_pid=os.getpid(),
+        port=port,
+        max_queued=streams,
+        ready_timeout_s=600,
+    )
+    process.stdin.write(msgspec.json.encode(settings))
     process.stdin.close()
     return process
 
 
-def wait_until_ready(port: int) -> None:
+def wait_until_ready(port: int, frontend: subprocess.Popen[bytes]) -> None:
     """Wait until `/ready` answers 200."""
-    while True:
+    while frontend.poll() is None:
         try:
             with socket.create_connection(("127.0.0.1", port)) as connection:
                 connection.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -122,6 +125,7 @@ def wait_until_ready(port: int) -> None:
         except OSError:
             pass
         time.sleep(0.05)
+    raise SystemExit(f"the frontend ended with {frontend.returncode}")
 
 
 def read_cpu_s(pid: int) -> float:
@@ -140,12 +144,13 @@ def measure(streams: int, tokens: int, step_ms: float) -> dict[str, Any]:
         engine = multiprocessing.Process(target=run_engine, args=(*addresses, streams, tokens, step_ms / 1000))
         engine.start()
         try:
-            wait_until_ready(port)
+            wait_until_ready(port, frontend)
             cpu_before = read_cpu_s(frontend.pid)
             results = asyncio.run(read_all(port, streams, tokens))
             cpu_s = read_cpu_s(frontend.pid) - cpu_before
         finally:
-            engine.join(10)
+            engine.terminate()
+            engine.join()
             frontend.kill()
             frontend.wait()
     first_s, last_s = min(r[0] for r in results), max(r[1] for r in results)
