@@ -27,6 +27,7 @@ from lockstep_worker.dist.comm import Comm
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.executor.publish import Outlet
 from lockstep_worker.frontend.settings import FrontendSettings, RemoteOutbound
+from lockstep_worker.frontend.tokenizer import load_tokenizer
 from lockstep_worker.model.forward import Model
 
 READY_TIMEOUT_S = 10.0
@@ -96,6 +97,17 @@ def _make_keys() -> tuple[RemoteOutbound, Outlet]:
     (public, secret), (peer_public, peer_secret) = ([key.decode() for key in zmq.curve_keypair()] for _ in range(2))
     remote = RemoteOutbound(address=address, public_key=public, secret_key=secret, rank_keys=(peer_public,))
     return remote, Outlet(address, public, peer_public, peer_secret)
+
+
+def check_frontend(config: Config) -> None:
+    """Find what would keep the frontend from its start, before the minutes that a load may take.
+
+    Raises:
+        ConfigError: says what.
+    """
+    read_api_key(config.api_key_file)
+    if (Path(config.model) / "config.json").is_file():  # else the load has a better word for it
+        load_tokenizer(config.model)
 
 
 def read_api_key(path: str | None) -> str | None:

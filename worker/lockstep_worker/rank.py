@@ -30,7 +30,7 @@ from lockstep_worker.executor.publish import Publisher, say_engine_down
 from lockstep_worker.executor.routing import Router
 from lockstep_worker.executor.scheduler import Scheduler
 from lockstep_worker.executor.slots import SlotTable
-from lockstep_worker.frontend_process import FrontendProcess, Link, read_api_key
+from lockstep_worker.frontend_process import FrontendProcess, Link, check_frontend
 from lockstep_worker.health.abort import CrashGuard, arm_last_resort, end_group
 from lockstep_worker.health.hang import Hang, HangDetector
 from lockstep_worker.health.parent import die_with_parent
@@ -233,7 +233,8 @@ def main() -> int:
     drain.append(rank.drain)
     rank.asked_to_drain |= bool(early)
     try:
-        read_api_key(config.api_key_file)  # a wrong file must be known before minutes of loading
+        if comm.rank == 0:
+            check_frontend(config)
         rank.run()
     except BaseException as error:
         log.exception("the rank failed")

@@ -85,7 +85,10 @@ def _load_backend(directory: Path) -> Tokenizer:
         return Tokenizer.from_file(str(file))
     from transformers import AutoTokenizer  # noqa: PLC0415 (it brings torch, seconds and hundreds of megabytes)
 
-    tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    names = sorted(set(tokenizer.vocab_files_names.values()))
+    if not any((directory / name).is_file() for name in names):  # transformers makes up an empty one
+        raise ValueError(f"it has none of {', '.join(names)}")
     if not tokenizer.is_fast:
         raise ValueError("it has no fast tokenizer")
     backend: Tokenizer = tokenizer.backend_tokenizer
