@@ -21,9 +21,19 @@ def requests() -> list[Any]:
                 "Requests by outcome",
                 "Ended requests per second. `error` and `refused` should be zero: the frontend's log says why.",
                 "reqps",
-                8,
+                6,
             ),
             Query(total(rate("requests_total"), "outcome"), "{{outcome}}"),
+            stacked=True,
+        ),
+        graph(
+            About(
+                "HTTP answers by status",
+                "Per second, all routes. 429: the queue is full, add groups. 503: a group drains or is not ready yet.",
+                "reqps",
+                6,
+            ),
+            Query(total(rate("http_responses_total"), "code"), "{{code}}"),
             stacked=True,
         ),
         graph(
@@ -31,7 +41,7 @@ def requests() -> list[Any]:
                 "Requests running and waiting",
                 "By rank. Requests wait while slots or blocks are short: add groups, or shorten the limits.",
                 "none",
-                8,
+                6,
             ),
             Query(total(series("requests_running"), "group", "rank"), f"{RANK} running"),
             Query(total(series("requests_waiting"), "group", "rank"), f"{RANK} waiting"),
@@ -42,7 +52,7 @@ def requests() -> list[Any]:
                 "Per second: prompt tokens accepted, those of them that came from the prefix caches, and tokens "
                 "generated.",
                 "short",
-                8,
+                6,
             ),
             Query(total(rate("prompt_tokens_total")), "prompt"),
             Query(total(rate("cached_prompt_tokens_total")), "of them cached"),

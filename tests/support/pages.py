@@ -85,6 +85,7 @@ def frontend_page() -> Page:
         metrics.prompt_tokens_total.inc(40)
         metrics.cached_prompt_tokens_total.inc(24)
         metrics.generated_tokens_total.inc(20)
+        metrics.http_responses_total["/v1/completions", "200"].inc()
         for outcome in metrics.requests_total.values():
             outcome.inc()
         return generate_latest(registry)

@@ -98,7 +98,9 @@ class Config:
     log_level: str = declare(
         "INFO", "health", "least level that is logged", choices=("DEBUG", "INFO", "WARNING", "ERROR")
     )
-    debug_checks: bool = declare(False, "health", "ranks compare their plans, and check the block pool, in every step")
+    debug_checks: bool = declare(
+        False, "health", "check the whole block pool after every step; for tests, a large pool takes seconds"
+    )
 
     def __post_init__(self) -> None:
         """Check every field, then what fields say together."""

@@ -95,6 +95,12 @@ HANG_METRICS: Mapping[str, Definition] = {
 }
 FRONTEND_METRICS: Mapping[str, Definition] = {
     "requests_total": Definition("counter", "Accepted requests by outcome; each ends in exactly one.", ("outcome",)),
+    "http_responses_total": Definition(
+        "counter",
+        "Answers of the API's server by route and status. A request that was refused before it was accepted, such as "
+        "by a full queue with 429, counts here only.",
+        ("path", "code"),
+    ),
     "requests_in_flight": Definition("gauge", "Requests accepted and not ended."),
     "time_to_first_token_seconds": Definition(
         "histogram", "From a request's arrival to its first token.", buckets=_LATENCY_BUCKETS
@@ -208,6 +214,7 @@ class FrontendMetrics:
         self.cached_prompt_tokens_total: Counter = family.one("cached_prompt_tokens_total")
         self.generated_tokens_total: Counter = family.one("generated_tokens_total")
         self.requests_total: Mapping[Labels, Counter] = family.children("requests_total", itertools.product(OUTCOMES))
+        self.http_responses_total: Mapping[Labels, Counter] = family.children("http_responses_total")
         gateway = Family(registry, {"model_name": model_name}, GATEWAY_METRICS)
         self.gateway_running: Gauge = gateway.one("vllm:num_requests_running")
         self.gateway_waiting: Gauge = gateway.one("vllm:num_requests_waiting")

@@ -17,6 +17,7 @@ from lockstep_worker.frontend import probes, routes
 from lockstep_worker.frontend.document import correct_document
 from lockstep_worker.frontend.faults import ApiError
 from lockstep_worker.frontend.guard import Guard
+from lockstep_worker.frontend.meter import Meter
 from lockstep_worker.frontend.service import Service
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,8 @@ def create_app(service: Service) -> ASGIApp:
     app.add_exception_handler(HTTPException, _answer_fault)
     app.add_exception_handler(Exception, _answer_fault)
     correct_document(app, has_key=service.settings.api_key is not None)
-    return Guard(app, service.settings.api_key, service.settings.max_body_bytes)
+    guarded = Guard(app, service.settings.api_key, service.settings.max_body_bytes)
+    return Meter(guarded, frozenset(app.openapi()["paths"]), service.metrics.http_responses_total)
 
 
 async def _answer_fault(request: Request, error: Exception) -> Response:

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from lockstep_worker.errors import RequestError
 from lockstep_worker.frontend.fields import Prompt
 from lockstep_worker.frontend.generation import Choice, Generation
-from lockstep_worker.frontend.schemas import ChatBody, CompletionBody
+from lockstep_worker.frontend.schemas import DEFAULT_COMPLETION_TOKENS, ChatBody, CompletionBody
 from lockstep_worker.frontend.settings import FrontendSettings
 from lockstep_worker.frontend.tokenizer import TextTokenizer
 from lockstep_worker.request import MAX_STOP_TOKEN_IDS, SamplingParams
@@ -159,7 +159,9 @@ class Preparation:
 
     def _max_tokens(self, body: Body, prompt_tokens: int) -> int:
         room = self._settings.max_model_len - prompt_tokens
-        limit = room if body.token_limit is None else body.token_limit
+        limit = body.token_limit
+        if limit is None:
+            return min(room, DEFAULT_COMPLETION_TOKENS) if isinstance(body, CompletionBody) else room
         if limit > room:
             raise RequestError(
                 f"The prompt has {prompt_tokens} tokens and {_limit_field(body)} is {limit}; together they exceed "

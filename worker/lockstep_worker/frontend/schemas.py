@@ -46,6 +46,9 @@ class StreamOptions(_Strict):
     include_usage: bool | None = None
 
 
+DEFAULT_COMPLETION_TOKENS = 16
+
+
 class GenerationBody(_Strict):
     """What both ways to generate have in common."""
 
@@ -102,6 +105,9 @@ class CompletionBody(GenerationBody):
 
     unsupported = UNSUPPORTED | UNSUPPORTED_IN_COMPLETIONS
     prompt: Prompt
+    max_tokens: int | None = Field(
+        None, ge=0, le=MAX_INT32, description=f"{DEFAULT_COMPLETION_TOKENS} if left out, as at OpenAI."
+    )
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
 

@@ -26,6 +26,7 @@ class Service:
     engine: Engine
     lifecycle: Lifecycle
     registry: CollectorRegistry
+    metrics: FrontendMetrics
     started_s: int = field(default_factory=lambda: int(time.time()))
     """Unix time."""
 
@@ -53,10 +54,6 @@ def build_service(settings: FrontendSettings, tokenizer: TextTokenizer) -> Servi
     """Wire the parts together; binds the link's sockets."""
     registry = CollectorRegistry()
     lifecycle = Lifecycle(settings)
-    engine = Engine(
-        settings,
-        FrontendMetrics(registry, settings.served_model_name),
-        on_down=lifecycle.end,
-        on_drained=lifecycle.note_drained,
-    )
-    return Service(settings, tokenizer, Preparation(settings, tokenizer), engine, lifecycle, registry)
+    metrics = FrontendMetrics(registry, settings.served_model_name)
+    engine = Engine(settings, metrics, on_down=lifecycle.end, on_drained=lifecycle.note_drained)
+    return Service(settings, tokenizer, Preparation(settings, tokenizer), engine, lifecycle, registry, metrics)
