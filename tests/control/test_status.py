@@ -108,6 +108,18 @@ def test_a_failure_is_recorded_once_with_its_node_and_rank() -> None:
     assert world.status.roles[0].last_failure == record.last_failure
 
 
+def test_a_hang_in_which_no_rank_stands_out_blames_no_node() -> None:
+    world = start()
+    group = world.find_group()
+    ending = Ending(exit_code=EXIT_HANG, reason="Hang", rank=None, message="no rank stands out")
+    launcher = replace(group.launcher, phase="Failed", ready=False, ending=ending)  # type: ignore[type-var]
+    world.update(group.uid, pods=(*group.workers, launcher))
+    world.reconcile()
+    failure = world.status.groups[0].last_failure
+    assert failure is not None
+    assert (failure.reason, failure.rank, failure.node) == ("Hang", None, None)
+
+
 def test_a_worker_that_came_back_under_another_uid_is_a_failure() -> None:
     world = start()
     world.lose_worker(world.find_group())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lockstep_operator.decide.state import Group, Pod
 from lockstep_operator.resource.record import MAX_MESSAGE, Failure, GroupRecord
-from lockstep_worker.contract import exit_reason
+from lockstep_worker.contract import EXIT_HANG, exit_reason
 
 
 def is_ready(group: Group) -> bool:
@@ -114,9 +114,15 @@ def _blame_pod(group: Group, pod: Pod, reason: str, now: str) -> Failure:
         uid=group.uid,
         exit_code=ending.exit_code if ending is not None else None,
         rank=rank,
-        node=_find_node(group, rank) or pod.node,
+        node=_find_node(group, rank) or (None if _is_nobodys(group, pod) else pod.node),
         message=message[:MAX_MESSAGE],
     )
+
+
+def _is_nobodys(group: Group, pod: Pod) -> bool:
+    """Whether no node is to blame: a hang in which no rank stands out, in a group of several pods."""
+    ending = pod.ending
+    return bool(group.workers) and ending is not None and ending.exit_code == EXIT_HANG and ending.rank is None
 
 
 def _find_node(group: Group, rank: int | None) -> str | None:
