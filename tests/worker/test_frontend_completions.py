@@ -5,7 +5,7 @@ import pytest
 
 from lockstep_worker.request import FinishCode, NewRequest, SamplingParams
 from support.engine import Script, say
-from support.frontend import CONTEXT, END_ID, Frontend, encode, load_backend, read_events, start_frontend
+from support.frontend import END_ID, Frontend, encode, load_backend, read_events, start_frontend
 
 TEXT = "k=4217 héllo 你好 😀 Q=0731"
 
