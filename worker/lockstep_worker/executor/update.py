@@ -72,7 +72,7 @@ class Sampled:
 
 def live_rows(table: SlotTable, sampled: Sampled) -> Sampled:
     """Drop rows whose request ended, was cancelled or was preempted after the launch."""
-    live = table.incarnation[sampled.rows] == sampled.incarnations
+    live = table.incarnation.take(sampled.rows) == sampled.incarnations
     return sampled if live.all() else sampled.take(live)
 
 
@@ -108,9 +108,9 @@ def update_requests(
 
 def update_batched(table: SlotTable, sampled: Sampled) -> Sampled:
     """Append every row's token in one write each column; the device's codes stand."""
-    rows = sampled.rows
-    length = table.length[rows]
-    table.tokens[rows, length] = sampled.tokens
+    rows = sampled.rows.astype(np.intp)  # once: numpy would cast them again for each column
+    length = table.length.take(rows)
+    table.tokens.reshape(-1)[rows * table.tokens.shape[1] + length] = sampled.tokens
     table.length[rows] = length + 1
     table.in_flight[rows] -= 1
     return sampled
