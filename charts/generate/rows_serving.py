@@ -13,28 +13,25 @@ def _latency(title: str, description: str, histogram: str) -> Any:
     return graph(About(title, description, "s", 8), *queries)
 
 
+def _by_label(title: str, description: str, counter: str, label: str) -> Any:
+    query = Query(total(rate(counter), label), f"{{{{{label}}}}}")
+    return graph(About(title, description, "reqps", 6), query, stacked=True)
+
+
 def requests() -> list[Any]:
     """What the people who ask the API see."""
     return [
-        graph(
-            About(
-                "Requests by outcome",
-                "Ended requests per second. `error` and `refused` should be zero: the frontend's log says why.",
-                "reqps",
-                6,
-            ),
-            Query(total(rate("requests_total"), "outcome"), "{{outcome}}"),
-            stacked=True,
+        _by_label(
+            "Requests by outcome",
+            "Ended requests per second. `error` and `refused` should be zero: the frontend's log says why.",
+            "requests_total",
+            "outcome",
         ),
-        graph(
-            About(
-                "HTTP answers by status",
-                "Per second, all routes. 429: the queue is full, add groups. 503: a group drains or is not ready yet.",
-                "reqps",
-                6,
-            ),
-            Query(total(rate("http_responses_total"), "code"), "{{code}}"),
-            stacked=True,
+        _by_label(
+            "HTTP answers by status",
+            "Per second, all routes. 429: the queue is full, add groups. 503: a group drains or is not ready yet.",
+            "http_responses_total",
+            "code",
         ),
         graph(
             About(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -11,7 +10,6 @@ from collections.abc import Iterator
 import httpx
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from lockstep_worker import contract
 from support import recall_model
@@ -40,28 +38,16 @@ def group(request: pytest.FixtureRequest) -> Iterator[ServeGroup]:
         yield group
 
 
-async def ask_all(url: str, prompts: list[list[int]]) -> list[str]:
-    async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=None)) as client:
-        posts = (client.post("/v1/completions", json=completion(prompt, max_tokens=LIMIT)) for prompt in prompts)
-        answers = await asyncio.gather(*posts)
-    assert {answer.status_code for answer in answers} == {200}, answers[0].text
-    return [answer.json()["choices"][0]["text"] for answer in answers]
-
-
 def read_ranks(group: ServeGroup, name: str) -> list[float]:
     """A metric of every rank."""
-    values = []
-    for rank in range(group.ranks):
-        text = httpx.get(f"http://127.0.0.1:{group.port + 1 + rank}{contract.METRICS_PATH}").text
-        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-        values += [sample.value for sample in samples if sample.name == contract.METRIC_PREFIX + name]
-    return values
+    return [group.rank_metric(contract.METRIC_PREFIX + name, rank) for rank in range(group.ranks)]
 
 
 def test_sixty_prompts_at_once_give_the_tokens_of_transformers_from_all_replicas(
     group: ServeGroup, prompts: list[list[int]], expected: list[str]
 ) -> None:
-    assert asyncio.run(ask_all(group.url, prompts)) == expected
+    answers = group.complete_all(prompts, max_tokens=LIMIT)
+    assert [answer["choices"][0]["text"] for answer in answers] == expected
     computed = read_ranks(group, "step_tokens_total")
     assert len(computed) == group.ranks
     assert min(computed) > 0.2 * max(computed), computed

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 from collections.abc import Iterator
-from typing import Any
 
-import httpx
 import pytest
 import torch
 
@@ -54,17 +51,9 @@ def start(ranks: int, overlap: bool, room: dict[str, int]) -> contextlib.Abstrac
     return serve_group(tensor_parallel=ranks, overlap=overlap, debug_checks=True, max_model_len=LONGEST, **room)
 
 
-async def ask_all(url: str, prompts: list[list[int]]) -> list[dict[str, Any]]:
-    async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=None)) as client:
-        posts = (client.post("/v1/completions", json=completion(prompt, max_tokens=LIMIT)) for prompt in prompts)
-        answers = await asyncio.gather(*posts)
-    assert {answer.status_code for answer in answers} == {200}, answers[0].text
-    return [answer.json() for answer in answers]
-
-
 def ask(group: ServeGroup, prompts: list[list[int]]) -> tuple[list[Answer], int]:
     """The answers to all prompts, sent at once, and how many of their tokens were in the cache."""
-    answers = asyncio.run(ask_all(group.url, prompts))
+    answers = group.complete_all(prompts, max_tokens=LIMIT)
     cached = sum(answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers)
     return [(answer["choices"][0]["text"], answer["usage"]["completion_tokens"]) for answer in answers], cached
 

@@ -1,10 +1,6 @@
 """Ranks that share a model's weights give what one rank gives; real mpirun, real gloo."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from lockstep_worker.model.loader import load_model
 from support import recall_model, tp_ranks
+from support.mpirun import mpirun
 from support.tiny_models import save_tiny_model
 
 pytestmark = pytest.mark.mpi
@@ -44,26 +41,7 @@ def ranks(folders: dict[str, Path], size: int) -> list[Job]:
     """What each rank got, by folder."""
     job = folders["llama"].parent / f"job-{size}"
     job.write_text(json.dumps({"models": [str(path) for path in folders.values()], "prompts": PROMPTS}))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = {
-        **os.environ,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
-    mpirun = Path(sys.executable).parent / "mpirun"
-    program = [sys.executable, "-m", "mpi4py", tp_ranks.__file__, str(job)]
-    done = subprocess.run(
-        [mpirun, "-n", str(size), *program], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=400
-    )
-    assert done.returncode == 0, done.stdout.decode()
+    mpirun(size, "support.tp_ranks", str(job), timeout_s=400)
     return [json.loads(Path(f"{job}.{rank}").read_text()) for rank in range(size)]
 
 

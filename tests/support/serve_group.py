@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -89,6 +90,19 @@ class ServeGroup:
         assert answer.status_code == 200, answer.text
         result: dict[str, Any] = answer.json()
         return result
+
+    def complete_all(self, prompts: list[list[int]], **body: Any) -> list[dict[str, Any]]:
+        """Ask for greedy completions of all prompts at once; all must be answered."""
+
+        async def ask() -> list[httpx.Response]:
+            limits = httpx.Limits(max_connections=None)
+            async with httpx.AsyncClient(base_url=self.url, timeout=300, limits=limits) as client:
+                posts = (client.post("/v1/completions", json=completion(prompt, **body)) for prompt in prompts)
+                return await asyncio.gather(*posts)
+
+        answers = asyncio.run(ask())
+        assert {answer.status_code for answer in answers} == {200}, answers[0].text
+        return [answer.json() for answer in answers]
 
     def wait_end(self, bound_s: float) -> int:
         """Wait for the supervisor's end, check that nothing is left of the group, and return the exit code."""

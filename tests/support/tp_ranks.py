@@ -1,4 +1,4 @@
-"""One rank of a tensor-parallel group, started by mpirun: `python -m mpi4py tp_ranks.py JOB`.
+"""One rank of a tensor-parallel group, started by mpirun: `python -m mpi4py -m support.tp_ranks JOB`.
 
 JOB is a JSON file: `models` (folders) and `prompts` (token ids); each rank writes JOB.<rank> with what it got.
 """
@@ -6,14 +6,15 @@ JOB is a JSON file: `models` (folders) and `prompts` (token ids); each rank writ
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from lockstep_worker.dist.comm import MpiComm
+from lockstep_worker.dist.group import form_group, leave_group
+from lockstep_worker.dist.replica import Replica
 from lockstep_worker.errors import UnsupportedModel
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
@@ -38,18 +39,19 @@ def observe(model: Model, prompts: list[list[int]]) -> dict[str, Any]:
 
 
 def main(job_file: str) -> None:
-    rank, size = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
+    comm, cpu = MpiComm(), torch.device("cpu")
+    rank, size = comm.rank, comm.size
     job = json.loads(Path(job_file).read_text())
-    dist.init_process_group("gloo", rank=rank, world_size=size)
+    group = form_group(comm, Replica(rank=rank, width=size), cpu)
     results: dict[str, Any] = {}
     for path in job["models"]:
         try:
-            model = load_model(path, device=torch.device("cpu"), dtype="float32", tp_rank=rank, tp_size=size)
+            model = load_model(path, device=cpu, dtype="float32", tp_rank=rank, tp_size=size, tp_group=group)
             results[path] = observe(model, job["prompts"])
         except UnsupportedModel as error:
             results[path] = {"refused": str(error)}
     Path(f"{job_file}.{rank}").write_text(json.dumps(results))
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

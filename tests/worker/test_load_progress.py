@@ -150,7 +150,7 @@ def test_an_index_that_is_none_is_named(tmp_path: Path, content: str) -> None:
 def load_part(path: Path, family: str, ranks: Ranks) -> Any:
     with init_empty_weights(include_buffers=False):
         network = hf.AutoModelForCausalLM.from_config(CONFIGS[family]())
-    load_shards(network, path, apply_plan(network, ranks), CPU)
+    load_shards(network, list_shards(path), apply_plan(network, ranks), CPU)
     return network
 
 

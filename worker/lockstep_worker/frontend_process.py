@@ -23,6 +23,7 @@ import zmq
 
 from lockstep_worker import contract
 from lockstep_worker.config import Config
+from lockstep_worker.dist.address import choose_address, find_own_host
 from lockstep_worker.dist.comm import Comm
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.executor.publish import Outlet
@@ -38,7 +39,6 @@ _END_GRACE_S = 10.0
 class _Whereabouts:
     """What rank 0 tells its peers of the link; over MPI only, for it holds the key that other hosts connect with."""
 
-    host: str
     folder: str
     outlet: Outlet
     """For ranks on other hosts; without an address when there are none."""
@@ -60,17 +60,13 @@ class Link:
     @classmethod
     def share(cls, comm: Comm) -> Link:
         """Make the folder, with mode 0700, and the keys on rank 0, and tell all ranks; blocking, at start."""
-        host = socket.gethostname()
-        is_here = host == comm.share_text(host)
+        hosts = comm.gather_text(socket.gethostname())
         remote, mine = None, ""
-        if not all(row[0] for row in comm.gather_once([is_here])) and comm.rank == 0:
-            remote, outlet = _make_keys()
-        else:
-            outlet = Outlet("")
         if comm.rank == 0:
-            mine = msgspec.json.encode(_Whereabouts(host, tempfile.mkdtemp(prefix="lockstep-"), outlet)).decode()
+            remote, outlet = _make_keys() if len(set(hosts)) > 1 else (None, Outlet(""))
+            mine = msgspec.json.encode(_Whereabouts(tempfile.mkdtemp(prefix="lockstep-"), outlet)).decode()
         told = msgspec.json.decode(comm.share_text(mine), type=_Whereabouts)
-        folder = Path(told.folder)
+        folder, is_here = Path(told.folder), hosts[comm.rank] == hosts[0]
         return cls(folder, Outlet(f"ipc://{folder}/out") if is_here else told.outlet, remote)
 
     @property
@@ -90,10 +86,7 @@ class Link:
 
 def _make_keys() -> tuple[RemoteOutbound, Outlet]:
     """Choose an address of this host and a free port on it, and make the frontend's keys and those of its peers."""
-    address = socket.gethostbyname(socket.gethostname())
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        address = f"tcp://{address}:{probe.getsockname()[1]}"
+    address = f"tcp://{choose_address(find_own_host())}"
     (public, secret), (peer_public, peer_secret) = ([key.decode() for key in zmq.curve_keypair()] for _ in range(2))
     remote = RemoteOutbound(address=address, public_key=public, secret_key=secret, rank_keys=(peer_public,))
     return remote, Outlet(address, public, peer_public, peer_secret)

@@ -34,7 +34,6 @@ from lockstep_worker.executor.loop import Loop, Parts
 from lockstep_worker.executor.routing import Router
 from lockstep_worker.executor.scheduler import Plan, Scheduler
 from lockstep_worker.executor.slots import SlotTable
-from lockstep_worker.executor.update import Sampled
 from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.launch.command import Mpirun
 from lockstep_worker.metrics import RankMetrics
@@ -83,13 +82,9 @@ class _Stamps(Launcher):
         if len(self.launched_ns) == 1:
             cpu_s, wall_s = self._start
             self.idle_share = (time.process_time() - cpu_s) / (time.monotonic() - wall_s)
-        drawn, codes = torch.zeros(plan.rows.size), torch.full((plan.rows.size,), int(FinishCode.LENGTH))
-        return Launched(plan.rows, self._table.incarnation[plan.rows], drawn, codes, None, None)
-
-    def collect(self, launched: Launched) -> Sampled:
-        """See `Launcher`."""
-        tokens, codes = launched.tokens.numpy().astype(np.int64), launched.codes.numpy().astype(np.uint8)
-        return Sampled(launched.rows, launched.incarnations, tokens, codes)
+        tokens = torch.zeros(plan.rows.size, dtype=torch.int64)
+        codes = torch.full_like(tokens, int(FinishCode.LENGTH), dtype=torch.uint8)
+        return Launched(plan.rows, self._table.incarnation[plan.rows], tokens, codes, None, None)
 
 
 class _Client(threading.Thread):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep_worker.errors import LockstepError
-from lockstep_worker.launch.command import Mpirun
+from lockstep_worker.launch.command import ALLOW_ROOT, Mpirun, place_here
 
 
 class BenchFailed(LockstepError):
@@ -30,12 +30,10 @@ def run_ranks(module: str, ranks: int, arguments: list[str], mpirun: Mpirun, env
     Raises:
         BenchFailed: with what the ranks said.
     """
-    placement = ["--map-by", ":OVERSUBSCRIBE"] if mpirun.major >= 5 else ["--oversubscribe"]
-    allow = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
     done = subprocess.run(
-        [mpirun.path, "-n", str(ranks), "--bind-to", "none", *placement]
+        [mpirun.path, "-n", str(ranks), "--bind-to", "none", *place_here(mpirun)]
         + [sys.executable, "-m", "mpi4py", "-m", module, *arguments],
-        env={**environ, **allow},
+        env={**environ, **(ALLOW_ROOT if os.geteuid() == 0 else {})},
         capture_output=True,
         text=True,
         check=False,

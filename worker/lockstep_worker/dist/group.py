@@ -6,12 +6,12 @@ gloo on CPUs, NCCL on GPUs. One rank never initialises it.
 from __future__ import annotations
 
 import os
-import socket
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from lockstep_worker.dist.address import choose_address, find_own_host
 from lockstep_worker.dist.comm import Comm
 from lockstep_worker.dist.replica import Replica
 
@@ -51,10 +51,7 @@ def leave_group() -> None:
 def _own_address() -> str:
     """Find an address that peers can reach and a free port on it; loopback when all ranks share this host."""
     alone = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ.get("OMPI_COMM_WORLD_SIZE")
-    host = "127.0.0.1" if alone else socket.gethostbyname(socket.gethostname())
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"
+    return choose_address("127.0.0.1" if alone else find_own_host())
 
 
 def _choose_interface(host: str) -> None:

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from lockstep_worker.frontend.chat import RESERVED_ARGUMENTS
 from lockstep_worker.request import MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS
 
+MAX_INT32 = 2**31 - 1
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_PROMPTS = 8192
@@ -76,6 +77,7 @@ Stop = Annotated[
         f"must be a string or a list of at most {MAX_STOPS} strings, each with 1 to {MAX_STOP_CHARS} characters"
     ),
 ]
+Count = Annotated[int, Field(ge=0, le=MAX_INT32)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 LogitBias = Annotated[

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from lockstep_worker.errors import RequestError
 from lockstep_worker.frontend.fields import Prompt
 from lockstep_worker.frontend.generation import Choice, Generation
-from lockstep_worker.frontend.schemas import DEFAULT_COMPLETION_TOKENS, ChatBody, CompletionBody
+from lockstep_worker.frontend.schemas import ChatBody, CompletionBody
 from lockstep_worker.frontend.settings import FrontendSettings
 from lockstep_worker.frontend.tokenizer import TextTokenizer
 from lockstep_worker.request import MAX_STOP_TOKEN_IDS, SamplingParams
@@ -161,7 +161,7 @@ class Preparation:
         room = self._settings.max_model_len - prompt_tokens
         limit = body.token_limit
         if limit is None:
-            return min(room, DEFAULT_COMPLETION_TOKENS) if isinstance(body, CompletionBody) else room
+            return min(room, body.default_tokens or room)
         if limit > room:
             raise RequestError(
                 f"The prompt has {prompt_tokens} tokens and {_limit_field(body)} is {limit}; together they exceed "

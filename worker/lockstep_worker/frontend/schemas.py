@@ -13,7 +13,9 @@ from lockstep_worker.frontend.chat import Conversation
 from lockstep_worker.frontend.faults import field_error
 from lockstep_worker.frontend.fields import (
     CONTENT_MESSAGE,
+    MAX_INT32,
     MAX_MESSAGES,
+    Count,
     LogitBias,
     Penalty,
     Prompt,
@@ -33,8 +35,6 @@ from lockstep_worker.frontend.unsupported import (
     drop_neutral,
 )
 
-MAX_INT32 = 2**31 - 1
-
 
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -46,16 +46,15 @@ class StreamOptions(_Strict):
     include_usage: bool | None = None
 
 
-DEFAULT_COMPLETION_TOKENS = 16
-
-
 class GenerationBody(_Strict):
     """What both ways to generate have in common."""
 
     unsupported: ClassVar[NeutralValues] = UNSUPPORTED
+    default_tokens: ClassVar[int | None] = None
+    """The longest output where the client names none; None is all that the context holds."""
     model: Text
-    max_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
-    min_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
+    max_tokens: Count | None = None
+    min_tokens: Count | None = None
     n: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
@@ -104,10 +103,9 @@ class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
     unsupported = UNSUPPORTED | UNSUPPORTED_IN_COMPLETIONS
+    default_tokens = 16
     prompt: Prompt
-    max_tokens: int | None = Field(
-        None, ge=0, le=MAX_INT32, description=f"{DEFAULT_COMPLETION_TOKENS} if left out, as at OpenAI."
-    )
+    max_tokens: Count | None = Field(None, description=f"{default_tokens} if left out, as at OpenAI.")
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
 
@@ -183,7 +181,7 @@ class ChatBody(GenerationBody, _TemplateFields):
 
     unsupported = UNSUPPORTED | UNSUPPORTED_IN_CHAT
     messages: Messages
-    max_completion_tokens: int | None = Field(None, ge=0, le=MAX_INT32)
+    max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
 

@@ -17,6 +17,7 @@ from typing import Self
 import msgspec
 
 from lockstep_worker import contract
+from lockstep_worker.dist.address import find_own_host
 from lockstep_worker.dist.comm import Comm
 from lockstep_worker.health.bounded import run_bounded
 from lockstep_worker.health.place import Place, Stage
@@ -95,7 +96,7 @@ def _find_address(bound: str, *, is_alone: bool) -> str:
     if is_alone:
         return "127.0.0.1"
     with contextlib.suppress(OSError):  # who cannot name itself must still start
-        return socket.gethostbyname(socket.gethostname())
+        return find_own_host()
     return ""
 
 

@@ -15,6 +15,8 @@ from lockstep_worker.config import Config
 from lockstep_worker.errors import ConfigError
 
 RANK_MODULE = "lockstep_worker.rank"
+ALLOW_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+"""What Open MPI asks of root."""
 _RANK_VARIABLES = {
     "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
     "PMIX_RANK": "SLURM_STEP_NUM_TASKS",
@@ -112,7 +114,7 @@ def build_mpirun(config: Config, around: Surroundings, mpirun: Mpirun, *, module
     rank = build_rank(config, around, module=module, mpi=True)
     environ = {name: value for name, value in rank.environ.items() if not _OPERATORS_MPI4_SETTINGS.match(name)}
     if around.is_root:
-        environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        environ |= ALLOW_ROOT
     argv = [mpirun.path, "-n", str(config.world_size), "--bind-to", "none", *_placement(around, mpirun)]
     for name in sorted(environ if around.hostfile else ()):
         if _FORWARDED.match(name) and name not in _NOT_FORWARDED:
@@ -125,7 +127,7 @@ def _placement(around: Surroundings, mpirun: Mpirun) -> Iterable[str]:
     if around.hostfile is None:
         if "SLURM_JOB_ID" in around.environ:  # mpirun asks SLURM for the hosts and their slots
             return ["--map-by", "slot"]
-        return ["--map-by", ":OVERSUBSCRIBE"] if mpirun.major >= 5 else ["--map-by", "slot", "--oversubscribe"]
+        return place_here(mpirun)
     settings = {"ssh_args": " ".join(_ssh_arguments(around)), "ssh_no_tree_spawn": "1"}
     placed = ["--map-by", "slot", "--hostfile", str(around.hostfile)]
     if mpirun.major >= 5:
@@ -133,6 +135,11 @@ def _placement(around: Surroundings, mpirun: Mpirun) -> Iterable[str]:
     for name, value in settings.items():
         placed += ["--mca", f"plm_{name.replace('ssh', 'rsh', 1)}", value]
     return [*placed, "--mca", "orte_keep_fqdn_hostnames", "1"]
+
+
+def place_here(mpirun: Mpirun) -> list[str]:
+    """Place all ranks on this host, however few cores it has."""
+    return ["--map-by", ":OVERSUBSCRIBE"] if mpirun.major >= 5 else ["--map-by", "slot", "--oversubscribe"]
 
 
 def _ssh_arguments(around: Surroundings) -> list[str]:

@@ -61,7 +61,7 @@ def load_model(
     if tp_size == 1:
         network = _load_whole(path, device, DTYPES.get(dtype, "auto"))
     else:
-        network = _load_part(path, config, device, DTYPES.get(dtype), Ranks(tp_rank, tp_size, tp_group))
+        network = _load_part(files, config, device, DTYPES.get(dtype), Ranks(tp_rank, tp_size, tp_group))
     network.eval().requires_grad_(False)
     shape = probe_cache_shape(network, config.get_text_config(decoder=True).num_hidden_layers, device)
     return Model(network, shape=shape, backend=SdpaBackend, end_ids=read_end_ids(path, config), device=device)
@@ -142,7 +142,7 @@ def _progress_in_log() -> Iterator[None]:
         hf_logging.set_tqdm_hook(before)
 
 
-def _load_part(path: str, config: Any, device: torch.device, dtype: torch.dtype | None, ranks: Ranks) -> Any:
+def _load_part(files: list[Path], config: Any, device: torch.device, dtype: torch.dtype | None, ranks: Ranks) -> Any:
     """Build the model without weights, cut its layers by the plan, and read only this rank's parts."""
     check_ranks(ranks)
     dtype = dtype or config.get_text_config(decoder=True).dtype or torch.float32
@@ -151,5 +151,5 @@ def _load_part(path: str, config: Any, device: torch.device, dtype: torch.dtype 
     if dtype != torch.float32 and (network._keep_in_fp32_modules or network._keep_in_fp32_modules_strict):
         raise UnsupportedModel(f"model type {config.model_type!r} mixes dtypes: tensor parallelism needs float32")
     cuts = apply_plan(network, ranks)
-    load_shards(network, Path(path), cuts, device)
+    load_shards(network, files, cuts, device)
     return network.to(device)

@@ -5,7 +5,7 @@ Of a weight that is cut, a rank never holds the whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -49,14 +49,14 @@ def list_shards(path: Path) -> list[Path]:
     return [path / name for name in names]
 
 
-def load_shards(network: Any, path: Path, cuts: Mapping[str, Cut], device: torch.device) -> None:
+def load_shards(network: Any, shards: Sequence[Path], cuts: Mapping[str, Cut], device: torch.device) -> None:
     """Fill a model without weights from a checkpoint; the dtype is the one that each parameter has.
 
     Afterwards the files are needed no more.
 
     Args:
         network: on the meta device; layers already cut to this rank's parts.
-        path: the model's folder.
+        shards: the checkpoint's files.
         cuts: for each parameter that is cut, the part.
         device: where they go.
 
@@ -67,7 +67,7 @@ def load_shards(network: Any, path: Path, cuts: Mapping[str, Cut], device: torch
     tied = (network._tied_weights_keys or {}) if is_tied else {}
     wanted = network.state_dict()
     with ExitStack() as stack:
-        files = _open_files(path, device, stack)
+        files = _open_files(shards, device, stack)
         missing = [name for name in wanted if name not in files and name not in tied]
         if missing:
             raise UnsupportedModel(
@@ -83,9 +83,9 @@ def load_shards(network: Any, path: Path, cuts: Mapping[str, Cut], device: torch
             progress.add(wanted[name].nbytes)
 
 
-def _open_files(path: Path, device: torch.device, stack: ExitStack) -> dict[str, Any]:
+def _open_files(shards: Sequence[Path], device: torch.device, stack: ExitStack) -> dict[str, Any]:
     """Map each tensor's name to the open file that holds it."""
-    files = [stack.enter_context(safe_open(file, framework="pt", device=str(device))) for file in list_shards(path)]
+    files = [stack.enter_context(safe_open(file, framework="pt", device=str(device))) for file in shards]
     return {name: file for file in files for name in file.keys()}  # noqa: SIM118  (a file is no mapping)
 
 
