@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
+from support.agent_pods import AgentPods, is_ready, nodes, pods, processes  # noqa: F401
 
 from devcluster.cluster import Cluster
 from devcluster.nodes import start_nodes
-from support.agent_pods import AgentPods, is_ready, nodes, pods, processes  # noqa: F401
 from support.cluster import StartCluster, start_cluster  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]

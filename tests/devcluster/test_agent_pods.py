@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from support.agent_pods import AgentPods, Object, is_ready, nodes, pods, processes, state  # noqa: F401
 
 from devcluster.cluster import Cluster
 from devcluster.images import CHECKOUT, WORKER_IMAGE
 from lockstep_worker.contract import BUNDLED_MODEL, IMAGE_ROOT, USER_HOME, USER_NAME
-from support.agent_pods import AgentPods, Object, is_ready, nodes, pods, processes, state  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
 

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 from lockstep_worker import contract
 from lockstep_worker.config import add_options, load_config
 from lockstep_worker.errors import ConfigError, LockstepError
-from lockstep_worker.launch.sshd import run_sshd
-from lockstep_worker.launch.supervisor import find_mpirun, refuse, supervise
+from lockstep_worker.supervisor.sshd import run_sshd
+from lockstep_worker.supervisor.supervise import find_mpirun, refuse, supervise
 
 Run = Callable[[argparse.Namespace], int]
 

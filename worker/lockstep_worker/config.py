@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from lockstep_worker import contract
+from lockstep_worker.contract.option import declare, faults_of, options_of
 from lockstep_worker.errors import ConfigError
-from lockstep_worker.options import declare, faults_of, options_of
 
 ENV_PREFIX = "LOCKSTEP_"
 _SERVICE_LINK = re.compile(r"^(tcp|udp|sctp)://")

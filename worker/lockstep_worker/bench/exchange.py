@@ -24,12 +24,13 @@ from prometheus_client import CollectorRegistry
 from lockstep_worker.bench.counting import CountingComm
 from lockstep_worker.bench.machine import describe_machine, summarize
 from lockstep_worker.bench.ranks import run_ranks
-from lockstep_worker.dist.comm import Comm, MpiComm
 from lockstep_worker.executor.exchange import Exchange, Status
 from lockstep_worker.executor.idle import wait_awake
-from lockstep_worker.launch.command import Mpirun
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.request import Inbound, NewRequest, SamplingParams
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.comm import Comm, MpiComm
+from lockstep_worker.supervisor.command import Mpirun
+from lockstep_worker.wire.messages import Inbound, NewRequest
+from lockstep_worker.wire.params import SamplingParams
 
 NUM_REQUESTS = 64
 PROMPT_LENGTH = 128

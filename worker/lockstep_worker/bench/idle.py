@@ -26,19 +26,20 @@ from prometheus_client import CollectorRegistry
 from lockstep_worker import contract
 from lockstep_worker.bench.machine import describe_machine, summarize
 from lockstep_worker.bench.ranks import run_ranks
-from lockstep_worker.dist.comm import MpiComm
-from lockstep_worker.dist.replica import Replica
-from lockstep_worker.executor.admission import Intake, Limits
-from lockstep_worker.executor.launch import Launched, Launcher
+from lockstep_worker.cache.pool import BlockPool
+from lockstep_worker.executor.intake import Intake, Limits
 from lockstep_worker.executor.loop import Loop, Parts
 from lockstep_worker.executor.routing import Router
-from lockstep_worker.executor.scheduler import Plan, Scheduler
-from lockstep_worker.executor.slots import SlotTable
 from lockstep_worker.health.hang import HangDetector
-from lockstep_worker.launch.command import Mpirun
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.model.cache import BlockPool
-from lockstep_worker.request import FinishCode, Inbound, NewRequest, SamplingParams, Shutdown
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.comm import MpiComm
+from lockstep_worker.parallel.topology import Replica
+from lockstep_worker.runner.runner import Launched, Launcher
+from lockstep_worker.schedule.scheduler import Plan, Scheduler
+from lockstep_worker.schedule.slots import SlotTable
+from lockstep_worker.supervisor.command import Mpirun
+from lockstep_worker.wire.messages import FinishCode, Inbound, NewRequest, Shutdown
+from lockstep_worker.wire.params import SamplingParams
 
 HANG_TIMEOUT_S = 4.0
 """A third of the default idle time: a park that is taken for a hang ends the benchmark."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep_worker.errors import LockstepError
-from lockstep_worker.launch.command import ALLOW_ROOT, Mpirun, place_here
+from lockstep_worker.supervisor.command import ALLOW_ROOT, Mpirun, place_here
 
 
 class BenchFailed(LockstepError):

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from lockstep_worker.bench.machine import describe_machine, summarize
-from lockstep_worker.executor.slots import Sequence, SlotTable
-from lockstep_worker.executor.update import Sampled, live_rows, update_per_request, update_requests
-from lockstep_worker.request import NewRequest, SamplingParams
+from lockstep_worker.schedule.slots import Sequence, SlotTable
+from lockstep_worker.schedule.update import Sampled, live_rows, update_per_request, update_requests
+from lockstep_worker.wire.messages import NewRequest
+from lockstep_worker.wire.params import SamplingParams
 
 PROMPT_LENGTH = 128
 MAX_LENGTH = 2048

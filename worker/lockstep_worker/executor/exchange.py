@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from lockstep_worker.dist.comm import Comm, Pending, Row
 from lockstep_worker.errors import RankDiverged
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.request import Inbound
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.comm import Comm, Pending, Row
+from lockstep_worker.wire.messages import Inbound
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Inbound])

@@ -12,22 +12,22 @@ import zlib
 from dataclasses import dataclass
 from typing import Protocol
 
-from lockstep_worker.dist.comm import Comm
-from lockstep_worker.dist.replica import Replica
 from lockstep_worker.executor.exchange import Exchange, Exchanged, Status
 from lockstep_worker.executor.idle import BEAT_S, Bell, wait_awake
-from lockstep_worker.executor.launch import Launched, Launcher
 from lockstep_worker.executor.publish import Publisher
 from lockstep_worker.executor.report import Reporter
 from lockstep_worker.executor.routing import Router
-from lockstep_worker.executor.scheduler import Plan, Scheduler
-from lockstep_worker.executor.slots import Sequence, ineligible_reason
 from lockstep_worker.executor.timing import Laps, StepTimer
-from lockstep_worker.executor.update import Sampled, live_rows, update_requests
 from lockstep_worker.health.hang import HangDetector
-from lockstep_worker.health.place import LOADING, Place, Stage
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.request import Cancel, Inbound, NewRequest
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.comm import Comm
+from lockstep_worker.parallel.topology import Replica
+from lockstep_worker.phase import LOADING, Place, Stage
+from lockstep_worker.runner.runner import Launched, Launcher
+from lockstep_worker.schedule.scheduler import Plan, Scheduler
+from lockstep_worker.schedule.slots import Sequence, ineligible_reason
+from lockstep_worker.schedule.update import Sampled, live_rows, update_requests
+from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest
 
 log = logging.getLogger(__name__)
 

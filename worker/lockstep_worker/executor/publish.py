@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import zmq
 
-from lockstep_worker.executor.slots import Int64
-from lockstep_worker.executor.update import Sampled
-from lockstep_worker.request import EngineDown, FinishCode, Outbound, Tokens
+from lockstep_worker.schedule.slots import Int64
+from lockstep_worker.schedule.update import Sampled
+from lockstep_worker.wire.messages import EngineDown, FinishCode, Outbound, Tokens
 
 _encoder = msgspec.msgpack.Encoder()
 _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))

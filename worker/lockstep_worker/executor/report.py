@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from lockstep_worker.dist.replica import Replica
 from lockstep_worker.executor.exchange import Column, Exchanged
 from lockstep_worker.executor.idle import BEAT_S
 from lockstep_worker.executor.publish import Publisher
-from lockstep_worker.executor.scheduler import Plan, Scheduler
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.request import Cancel, Inbound, NewRequest, Progress, Started
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.topology import Replica
+from lockstep_worker.schedule.scheduler import Plan, Scheduler
+from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest, Progress, Started
 
 
 class Reporter:

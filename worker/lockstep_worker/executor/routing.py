@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lockstep_worker.dist.comm import Comm
-from lockstep_worker.dist.replica import Replica
+from lockstep_worker.cache.pool import BlockPool
 from lockstep_worker.errors import RankDiverged
 from lockstep_worker.executor.exchange import Column, Exchanged
 from lockstep_worker.executor.idle import wait_awake
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.model.cache import BlockPool
-from lockstep_worker.request import Inbound, NewRequest
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.comm import Comm
+from lockstep_worker.parallel.topology import Replica
+from lockstep_worker.wire.messages import Inbound, NewRequest
 
 _GROUP_TOKENS = 64
 """Prompts of one list that begin with the same tokens are compared further: none of them is in a cache yet."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from lockstep_worker.instruments import Histogram
-from lockstep_worker.metrics import RankMetrics
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.metrics.instruments import Histogram
 
 _clock = time.perf_counter
 

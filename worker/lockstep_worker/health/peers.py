@@ -17,11 +17,11 @@ from typing import Self
 import msgspec
 
 from lockstep_worker import contract
-from lockstep_worker.dist.address import find_own_host
-from lockstep_worker.dist.comm import Comm
 from lockstep_worker.health.bounded import run_bounded
-from lockstep_worker.health.place import Place, Stage
 from lockstep_worker.health.suspects import Answer, Silence, Verdict, judge
+from lockstep_worker.parallel.address import find_own_host
+from lockstep_worker.parallel.comm import Comm
+from lockstep_worker.phase import Place, Stage
 
 ASK_BOUND_S = 1.5
 """For all peers together; a lost first packet is sent again after one second."""

@@ -16,8 +16,8 @@ from prometheus_client.exposition import choose_encoder
 
 from lockstep_worker import contract
 from lockstep_worker.health.hang import HangDetector
-from lockstep_worker.health.place import Place
 from lockstep_worker.health.readiness import Readiness
+from lockstep_worker.phase import Place
 
 log = logging.getLogger(__name__)
 

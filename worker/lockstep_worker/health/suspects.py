@@ -10,7 +10,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockstep_worker.health.place import Place
+from lockstep_worker.phase import Place
 
 _MAX_NAMED = 8
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep_worker.model.attention.protocol import AttentionBackend
-from lockstep_worker.model.batch import PackedBatch
-from lockstep_worker.model.kv import KVCache
+from lockstep_worker.attention.batch import PackedBatch
+from lockstep_worker.attention.protocol import AttentionBackend
+from lockstep_worker.cache.tensors import KVCache
 from lockstep_worker.model.probe import CacheShape
 
 

@@ -13,14 +13,14 @@ from accelerate import init_empty_weights  # type: ignore[import-untyped]
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging as hf_logging
 
+from lockstep_worker.attention.interface import NAME, register_attention
+from lockstep_worker.attention.sdpa import SdpaBackend
 from lockstep_worker.errors import ConfigError, UnsupportedModel
-from lockstep_worker.model.attention.interface import NAME, register_attention
-from lockstep_worker.model.attention.sdpa import SdpaBackend
 from lockstep_worker.model.forward import Model
-from lockstep_worker.model.parallel import Ranks, apply_plan, check_ranks
 from lockstep_worker.model.probe import probe_cache_shape
 from lockstep_worker.model.progress import Progress, show_bytes
 from lockstep_worker.model.shards import list_shards, load_shards
+from lockstep_worker.model.split.tensor import Ranks, apply_plan, check_ranks
 from lockstep_worker.model.support import check_supported
 
 log = logging.getLogger(__name__)

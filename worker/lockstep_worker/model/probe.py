@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lockstep_worker.attention.protocol import AttentionOptions
 from lockstep_worker.errors import UnsupportedModel
-from lockstep_worker.model.attention.protocol import AttentionOptions
 
 PROBE_TOKENS = 3
 

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM
 
 from lockstep_worker.errors import UnsupportedModel
-from lockstep_worker.model.parallel import count_kv_heads
+from lockstep_worker.model.split.tensor import count_kv_heads
 
 SERVED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lockstep_worker.request import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams
 from lockstep_worker.sampling.counts import TokenCounts
+from lockstep_worker.wire.params import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams
 
 NO_TOKEN = -1
 MAX_BIAS = 100.0

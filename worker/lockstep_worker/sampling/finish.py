@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lockstep_worker.request import FinishCode, SamplingParams
 from lockstep_worker.sampling.columns import Columns
+from lockstep_worker.wire.messages import FinishCode
+from lockstep_worker.wire.params import SamplingParams
 
 
 def finish_codes(tokens: Tensor, rows: Tensor, columns: Columns) -> Tensor:

@@ -1,0 +1,1 @@
+"""One rank of a group, from its start to its exit code."""

@@ -1,0 +1,1 @@
+"""Planning on the host, without torch: `sequence`, `slots` (the slot table), `scheduler` (who runs next), `update`."""
