@@ -17,7 +17,8 @@ from lockstep_worker.bench.command import add_bench
 from lockstep_worker.config import add_options, given_flags, load_config
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.supervisor.sshd import run_sshd
-from lockstep_worker.supervisor.supervise import refuse, supervise
+from lockstep_worker.supervisor.supervise import supervise
+from lockstep_worker.supervisor.termination import refuse
 
 Run = Callable[[argparse.Namespace], int]
 
