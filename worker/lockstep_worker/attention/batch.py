@@ -20,7 +20,7 @@ from torch import Tensor
 class HostBatch:
     """A batch as the host laid it out: what a backend plans with, so that it need not ask the device.
 
-    S sequences, each with at least one token; there may be none.
+    S sequences, each with at least one token.
     """
 
     query_start: npt.NDArray[np.int64]
@@ -31,12 +31,12 @@ class HostBatch:
     @property
     def max_query(self) -> int:
         """The most tokens that a sequence brings."""
-        return int(np.diff(self.query_start).max(initial=0))
+        return int(np.diff(self.query_start).max())
 
     @property
     def max_context(self) -> int:
         """The longest context."""
-        return int(self.context_lens.max(initial=0))
+        return int(self.context_lens.max())
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class SdpaBackend:
     def prepare(self, batch: PackedBatch) -> SdpaRun:
         """See `AttentionBackend.prepare`."""
         parts = _split(batch, self._kv.block_size)
-        size = max((part.blocks_RM.numel() for part in parts), default=0) * self._kv.keys[0][0].numel()
+        size = max(part.blocks_RM.numel() for part in parts) * self._kv.keys[0][0].numel()
         if self._scratch[0].numel() < size:
             self._scratch = (self._scratch[0].new_empty(2 * size), self._scratch[1].new_empty(2 * size))
         return SdpaRun(self._kv, batch.slot_mapping, parts, self._scratch)

@@ -47,6 +47,8 @@ class Model:
         self.device = device
         self._network = network
         self._attention: AttentionBackend | None = None
+        self.spare_block = 0
+        """The cache's block that no request ever gets; see `KVCache`."""
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Compute the bytes of one block, keys and values of all layers of this rank."""
@@ -64,6 +66,7 @@ class Model:
             dtype=self.dtype,
             device=self.device,
         )
+        self.spare_block = kv.spare_block
         self._attention = choose_backend(kv)
 
     @torch.inference_mode()

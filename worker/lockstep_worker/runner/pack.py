@@ -27,12 +27,16 @@ class Packer:
         table: where the rows are.
         block_size: tokens of a block.
         max_num_tokens: the most tokens of a plan.
+        spare_block: the cache's block that is nobody's.
         last_token: int64 [slots], on the device: a decode's newest token never leaves it.
     """
 
-    def __init__(self, table: SlotTable, block_size: int, max_num_tokens: int, last_token: Tensor) -> None:
+    def __init__(
+        self, table: SlotTable, block_size: int, max_num_tokens: int, spare_block: int, last_token: Tensor
+    ) -> None:
         self._table = table
         self._block_size = block_size
+        self._spare_block = spare_block
         self._last_token = last_token
         sizes: dict[str, tuple[int, type[np.generic]]] = {
             "known": (max_num_tokens, np.int64),
@@ -47,9 +51,11 @@ class Packer:
         self._buffers = Buffers(sizes, last_token.device)
 
     def pack(self, plan: Plan) -> PackedBatch:
-        """Lay a plan's rows behind one another; a plan without rows becomes a batch without tokens."""
-        table, size, fill = self._table, self._block_size, self._buffers.fill
+        """Lay a plan's rows behind one another; one without rows becomes a token that is nobody's."""
         self._buffers.turn()
+        if plan.is_empty:
+            return self._pack_nobody()
+        table, size, fill = self._table, self._block_size, self._buffers.fill
         ends = np.cumsum(plan.counts, dtype=np.int64)
         query_start = np.concatenate((np.zeros(1, dtype=np.int64), ends))
         owner = np.repeat(np.arange(plan.rows.size), plan.counts)  # [T]
@@ -65,6 +71,19 @@ class Packer:
             slot_mapping=fill("slot_mapping", slot_mapping),
             block_tables=fill("block_tables", table.block_table[plan.rows, :width]),
             logit_rows=fill("logit_rows", _logit_rows(plan, ends)),
+        )
+
+    def _pack_nobody(self) -> PackedBatch:
+        """Layers take no batch of no tokens, so a run without rows computes one, in the spare block; nobody reads it."""
+        fill = self._buffers.fill
+        zero, nowhere = np.zeros(1, dtype=np.int64), np.full(1, self._spare_block * self._block_size)
+        return PackedBatch(
+            host=HostBatch(np.array([0, 1]), np.ones(1, dtype=np.int32)),
+            input_ids=fill("known", zero),
+            positions=fill("positions", zero),
+            slot_mapping=fill("slot_mapping", nowhere),
+            block_tables=fill("block_tables", np.array([[self._spare_block]], dtype=np.int32)),
+            logit_rows=fill("logit_rows", zero[:0]),
         )
 
     def upload_rows(self, rows: Int32) -> Tensor:

@@ -57,7 +57,7 @@ class Runner:
         self._model = model
         self._table = table
         self._runs_together = topology.runs_together
-        self._packer = Packer(table, block_size, max_num_tokens, self.columns.last_token)
+        self._packer = Packer(table, block_size, max_num_tokens, model.spare_block, self.columns.last_token)
 
     def takes_part(self, plan: Plan) -> bool:
         """Whether a plan is run: it has rows, or peers wait for this rank in the middle of their forwards."""
@@ -65,7 +65,7 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> Run:
-        """Start a plan's forward, sampling included; one without rows runs a forward of no tokens and draws nothing.
+        """Start a plan's forward, sampling included; one without rows runs a token that is nobody's and draws nothing.
 
         Returns without waiting for the device.
         """
