@@ -14,7 +14,7 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from lockstep_worker.executor.exchange import Column
+from lockstep_worker.executor.exchange import RankState
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.wire.messages import FinishCode
 from support.data.tiny_models import save_tiny_model
@@ -25,7 +25,7 @@ from support.worlds.local_group import LocalGroup
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(900)]
 NUM_RANKS = 2
-ROW_BYTES = 8 * len(Column)
+ROW_BYTES = 8 * len(RankState._fields)
 
 
 @pytest.fixture(scope="module")

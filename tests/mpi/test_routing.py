@@ -11,7 +11,7 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from lockstep_worker.executor.exchange import Column
+from lockstep_worker.executor.exchange import RankState
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.wire.messages import FinishCode, NewRequest
 from support.data.tiny_models import save_tiny_model
@@ -20,7 +20,7 @@ from support.ranks.replica_ranks import BURST, CANCELLED, FIRST, HOT, REPEATS, S
 from support.worlds.local_group import LocalGroup
 
 pytestmark = pytest.mark.mpi
-ROW_BYTES = 8 * len(Column)
+ROW_BYTES = 8 * len(RankState._fields)
 REPLICAS = 2
 Ranks = list[dict[str, Any]]
 
