@@ -14,7 +14,7 @@ import msgspec
 import openai
 import pytest
 
-from lockstep_worker.frontend.schema.schemas import ChatBody, CompletionBody
+from lockstep_worker.frontend.schema.bodies import ChatBody, CompletionBody
 from lockstep_worker.wire.messages import FinishCode
 from support.worlds.engine import say
 from support.worlds.frontend import END_ID, MODEL, MODEL_NAME, Frontend, encode, start_frontend

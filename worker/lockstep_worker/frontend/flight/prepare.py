@@ -12,8 +12,8 @@ from hashlib import blake2b
 
 from lockstep_worker.errors import RequestError
 from lockstep_worker.frontend.flight.generation import Choice, Generation
+from lockstep_worker.frontend.schema.bodies import ChatBody, CompletionBody
 from lockstep_worker.frontend.schema.fields import Prompt
-from lockstep_worker.frontend.schema.schemas import ChatBody, CompletionBody
 from lockstep_worker.frontend.settings import FrontendSettings
 from lockstep_worker.frontend.text.tokenizer import TextTokenizer
 from lockstep_worker.wire.params import MAX_STOP_TOKEN_IDS, SamplingParams

@@ -6,8 +6,8 @@ from typing import Any
 
 from starlette.types import Send
 
-from lockstep_worker.frontend.flight.engine import Engine
 from lockstep_worker.frontend.flight.generation import Choice, Generation
+from lockstep_worker.frontend.flight.ranks import Engine
 from lockstep_worker.frontend.http.logprobs import LogprobsWriter
 from lockstep_worker.frontend.http.respond import Responder, send_error, send_json
 from lockstep_worker.frontend.http.stream import count_usage

@@ -8,8 +8,8 @@ from abc import abstractmethod
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lockstep_worker.frontend.flight.engine import Engine
 from lockstep_worker.frontend.flight.generation import Generation
+from lockstep_worker.frontend.flight.ranks import Engine
 from lockstep_worker.frontend.schema.faults import ApiError
 
 

@@ -15,6 +15,13 @@ from lockstep_worker.frontend.http.answer import WholeAnswer
 from lockstep_worker.frontend.http.logprobs import LogprobsWriter
 from lockstep_worker.frontend.http.service import Service
 from lockstep_worker.frontend.http.stream import EventStream, EventTemplates
+from lockstep_worker.frontend.schema.bodies import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    GenerationBody,
+    TokenizeBody,
+)
 from lockstep_worker.frontend.schema.responses import (
     ChatResponse,
     CompletionResponse,
@@ -23,13 +30,6 @@ from lockstep_worker.frontend.schema.responses import (
     ModelCard,
     ModelList,
     TokenizeResponse,
-)
-from lockstep_worker.frontend.schema.schemas import (
-    ChatBody,
-    CompletionBody,
-    DetokenizeBody,
-    GenerationBody,
-    TokenizeBody,
 )
 
 _ERRORS: dict[int | str, dict[str, Any]] = {

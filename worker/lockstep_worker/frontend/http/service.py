@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from lockstep_worker.frontend.flight.drain import Lifecycle
-from lockstep_worker.frontend.flight.engine import Engine
+from lockstep_worker.frontend.flight.lifecycle import Lifecycle
 from lockstep_worker.frontend.flight.prepare import Preparation
+from lockstep_worker.frontend.flight.ranks import Engine
 from lockstep_worker.frontend.schema.faults import ApiError
 from lockstep_worker.frontend.settings import FrontendSettings
 from lockstep_worker.frontend.text.tokenizer import TextTokenizer

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from lockstep_worker import contract
-from lockstep_worker.frontend.flight.engine import Engine
+from lockstep_worker.frontend.flight.ranks import Engine
 from lockstep_worker.frontend.schema.faults import ApiError
 from lockstep_worker.frontend.settings import FrontendSettings
 
