@@ -24,7 +24,6 @@ from lockstep_worker.frontend.text.tokenizer import load_tokenizer
 from lockstep_worker.model.forward import Model
 from lockstep_worker.rank.link import LinkAddresses
 
-READY_TIMEOUT_S = 10.0
 _END_GRACE_S = 10.0
 
 
@@ -71,26 +70,15 @@ class FrontendProcess:
         self, config: Config, link: LinkAddresses, model: Model, max_model_len: int, *, on_death: Callable[[int], None]
     ) -> None:
         settings = FrontendSettings(
-            model_path=config.model,
-            served_model_name=config.served_model_name,
+            config=config,
             max_model_len=max_model_len,
             vocab_size=model.vocab_size,
             end_ids=model.end_ids,
-            block_size=config.block_size,
-            prefix_cache=config.prefix_cache,
             inbound=link.inbound,
             outbound=link.outbound,
             outbound_remote=link.remote,
-            num_publishers=config.data_parallel,
             parent_pid=os.getpid(),
-            host=config.host,
-            port=config.port,
             api_key=read_api_key(config.api_key_file),
-            max_queued=config.max_queued,
-            request_timeout_s=config.request_timeout,
-            drain_timeout_s=config.drain_timeout,
-            ready_timeout_s=READY_TIMEOUT_S,
-            log_level=config.log_level,
         )
         # The child inherits the blocked signal and takes it once it can drain; before, it would just die of it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

@@ -1,7 +1,14 @@
-"""The ranks as the frontend sees them: requests go in, tokens come back and find their choice.
+"""The ranks as the frontend sees them: sequences go in, tokens come back and find their choice.
 
-Every sequence in flight stands in one dictionary by its handle and leaves it exactly once: ended, cut by a stop string,
-refused, cancelled, or lost with the engine. Knows the link and the generations, and nothing of HTTP.
+What holds at all times, whatever the ranks and the clients do:
+
+- Each sequence that the ranks may still work on has its choice in the handle table. The choice enters it once, in
+  `open`, and leaves it once: ended, cut by a stop string, refused, cancelled, or lost with the engine.
+- What the ranks send for a handle that has left is dropped and counted nowhere. So nobody waits for them to say that
+  they heard a cancel, and a late token finds no choice that it could harm.
+- Each request is closed once, by its responder, and counted there with one outcome; ending it early says only which.
+
+Knows the link and the generations, and nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -35,8 +42,8 @@ from lockstep_worker.wire.messages import (
 logger = logging.getLogger(__name__)
 
 
-class Engine:
-    """Opens generations, feeds them, and closes them.
+class Ranks:
+    """Opens generations, feeds them with what the ranks send, and closes them.
 
     Args:
         settings: limits and addresses.
@@ -59,6 +66,7 @@ class Engine:
         self._on_drained = on_drained
         self._handles = itertools.count(1)
         self._choices: dict[int, Choice] = {}
+        """The handle table."""
         self._open: dict[Generation, asyncio.TimerHandle | None] = {}
         """Each request with the timer of its deadline, if it has one."""
         self._drained: set[int] = set()
@@ -104,7 +112,7 @@ class Engine:
         """
         if (reason := self.unavailable()) is not None:
             raise reason
-        limit = self._settings.max_queued
+        limit = self._settings.config.max_queued
         if len(self._choices) + generation.num_running > limit:
             raise ApiError(429, f"{limit} sequences are in flight, which is the limit; try again later.")
         self._open[generation] = self._start_deadline(generation, timeout_s)
@@ -149,7 +157,7 @@ class Engine:
         self._on_down(exit_code)
 
     def shut_down(self) -> None:
-        """Ask the ranks to leave their loop."""
+        """Ask the ranks to leave their loop once they are done with all that was sent before."""
         self._link.send(Shutdown())
 
     def disconnect(self) -> None:
@@ -180,25 +188,27 @@ class Engine:
             generation.notify()
 
     def _take_tokens(self, message: Tokens, changed: set[Generation]) -> None:
+        """A sequence's entries come in order, one or more a message; only its last one has a finish code."""
         now_s = time.monotonic()
         known = self._choices
-        num_tokens = 0
+        taken: dict[Choice, int] = {}
         logprobs = {} if message.logprobs is None else message.logprobs.unpack()
-        for place, (handle, token, code) in enumerate(zip(*message.unpack(), strict=True)):
+        for index, (handle, token, code) in enumerate(zip(*message.unpack(), strict=True)):
             choice = known.get(handle)
-            if choice is None:  # cut by a stop string, or its client is gone
+            if choice is None:  # its client is gone, or a stop string cut it, maybe an entry ago
                 continue
             if code == FinishCode.CANCELLED or token < 0:
                 self.end(choice.generation, "cancelled", ApiError(503, "The engine cancelled the request."))
                 continue
-            num_tokens += 1
-            choice.push(token, code, logprobs.get(place))
-            self._time_token(choice, now_s)
+            taken[choice] = taken.get(choice, 0) + 1
+            choice.push(token, code, logprobs.get(index))
             if choice.finish_reason is not None:
                 self._retire(choice, is_running=not code)
             if choice.has_text and choice.generation.is_streamed:
                 changed.add(choice.generation)
-        self._metrics.generated_tokens_total.inc(num_tokens)
+        for choice, count in taken.items():
+            self._time_tokens(choice, count, now_s)
+        self._metrics.generated_tokens_total.inc(sum(taken.values()))
 
     def _take_started(self, handles: list[int], cached_tokens: list[int]) -> None:
         for handle, count in zip(handles, cached_tokens, strict=True):
@@ -207,7 +217,10 @@ class Engine:
                 self._metrics.cached_prompt_tokens_total.inc(count if choice.is_first else 0)
 
     def _retire(self, choice: Choice, *, is_running: bool) -> None:
-        """A choice has ended; one that a stop string ended is still running over there."""
+        """A choice has ended; one that a stop string ended is still running over there.
+
+        Its handle leaves here at once, so that the cancel goes out once and no later entry finds it.
+        """
         del self._choices[choice.handle]
         if is_running:
             self._link.send(Cancel(choice.handle))
@@ -218,10 +231,13 @@ class Engine:
         elif generation.is_streamed:
             generation.notify()
 
-    def _time_token(self, choice: Choice, now_s: float) -> None:
+    def _time_tokens(self, choice: Choice, count: int, now_s: float) -> None:
+        """The `count` tokens of one message share the time since the message before; those beside a first have none."""
         generation = choice.generation
-        if choice.num_tokens > 1:
-            self._metrics.inter_token_seconds.observe(now_s - choice.last_token_s)
+        if choice.num_tokens > count:
+            each_s = (now_s - choice.last_token_s) / count
+            for _ in range(count):
+                self._metrics.inter_token_seconds.observe(each_s)
         elif not generation.has_tokens:
             generation.has_tokens = True
             self._metrics.time_to_first_token_seconds.observe(now_s - generation.arrived_s)
@@ -229,7 +245,7 @@ class Engine:
 
     def _start_deadline(self, generation: Generation, timeout_s: float | None) -> asyncio.TimerHandle | None:
         """Time decides here only: what the ranks see of a deadline is a cancel."""
-        limits = [limit for limit in (timeout_s, self._settings.request_timeout_s) if limit]
+        limits = [limit for limit in (timeout_s, self._settings.config.request_timeout) if limit]
         if not limits or not generation.num_running:
             return None
         error = ApiError(504, f"The request did not end within {min(limits):g} seconds.", code="request_timeout")
@@ -241,9 +257,9 @@ class Engine:
         if self._progress_s is None:
             logger.info("the engine is ready")
             self._metrics.show_cache(
-                block_size=self._settings.block_size,
+                block_size=self._settings.config.block_size,
                 num_blocks=progress.kv_blocks_total,
-                prefix_cache=self._settings.prefix_cache,
+                prefix_cache=self._settings.config.prefix_cache,
             )
         self._progress_s = time.monotonic()
         self._metrics.gateway_running.set(progress.running)
@@ -256,6 +272,7 @@ class Engine:
             self.end(choice.generation, "refused", error)
 
     def _release(self, generation: Generation) -> None:
+        """Take what is left of a request out of the handle table and tell rank 0, unless nobody is there to hear it."""
         for choice in generation.choices:
             if self._choices.pop(choice.handle, None) is not None and self._lost is None:
                 self._link.send(Cancel(choice.handle))
