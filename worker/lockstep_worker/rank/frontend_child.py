@@ -60,7 +60,7 @@ class FrontendProcess:
 
     Args:
         config: the group's configuration.
-        link: its sockets.
+        link: where the frontend and the ranks meet.
         model: for the limits that requests must keep.
         max_model_len: the context in force.
         on_death: called from the watcher thread with an exit code when the frontend ends unasked.
@@ -80,18 +80,7 @@ class FrontendProcess:
             parent_pid=os.getpid(),
             api_key=read_api_key(config.api_key_file),
         )
-        # The child inherits the blocked signal and takes it once it can drain; before, it would just die of it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lockstep_worker.frontend"],
-            stdin=subprocess.PIPE,
-            env=_without_mpi(os.environ),
-            start_new_session=True,  # mpirun sends its SIGUSR1 to a rank's whole process group
-        )
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(settings))
-        self._process.stdin.close()
+        self._process = _start(settings)
         self._expected = False
         self._on_death = on_death
         threading.Thread(target=self._watch, name="frontend-watch", daemon=True).start()
@@ -115,6 +104,22 @@ class FrontendProcess:
         code = self._process.wait()
         if not self._expected:
             self._on_death(contract.EXIT_CONFIG if code == contract.EXIT_CONFIG else contract.EXIT_FRONTEND)
+
+
+def _start(settings: FrontendSettings) -> subprocess.Popen[bytes]:
+    # The child inherits the blocked signal and takes it once it can drain; before, it would just die of it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lockstep_worker.frontend"],
+        stdin=subprocess.PIPE,
+        env=_without_mpi(os.environ),
+        start_new_session=True,  # mpirun sends its SIGUSR1 to a rank's whole process group
+    )
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(settings))
+    process.stdin.close()
+    return process
 
 
 def _without_mpi(environ: os._Environ[str]) -> dict[str, str]:

@@ -56,7 +56,7 @@ def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
         shutil.copy(MODEL / name, directory)
     template = (MODEL / "chat_template.jinja").read_text() + "{% if loud %}!{% endif %}"
     (directory / "chat_template.jinja").write_text(template)
-    with start_frontend(model_path=str(directory)) as running:
+    with start_frontend(model=str(directory)) as running:
         yield running
 
 
