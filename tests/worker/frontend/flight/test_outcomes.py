@@ -81,14 +81,15 @@ class World:
 async def running(**settings: Any) -> AsyncIterator[World]:
     with tempfile.TemporaryDirectory() as directory:
         addresses = {"inbound": f"ipc://{directory}/in", "outbound": f"ipc://{directory}/out"}
-        values = settings_for(port=free_port(), api_key=API_KEY, max_queued=MAX_QUEUED, **addresses, **settings)
+        port = free_port()
+        values = settings_for(port=port, api_key=API_KEY, max_queued=MAX_QUEUED, **addresses, **settings)
         known = msgspec.convert(values, FrontendSettings)
         service = build_service(known, load_tokenizer(str(MODEL)))
-        options: Any = {"port": known.config.port, "lifespan": "off", "log_config": None, "timeout_graceful_shutdown": 5}
+        options: Any = {"port": port, "lifespan": "off", "log_config": None, "timeout_graceful_shutdown": 5}
         server = uvicorn.Server(uvicorn.Config(create_app(service), **options))
         serving = asyncio.create_task(server.serve())
         client = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{known.config.port}", headers={"Authorization": f"Bearer {API_KEY}"}, timeout=30
+            base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {API_KEY}"}, timeout=30
         )
         async with client:
             with ScriptedEngine(**addresses, script=follow_prompt) as engine:
