@@ -93,7 +93,7 @@ async def running(**settings: Any) -> AsyncIterator[World]:
         )
         async with client:
             with ScriptedEngine(**addresses, script=follow_prompt) as engine:
-                await wait_until(lambda: server.started and service.ranks.unavailable() is None)
+                await wait_until(lambda: server.started and service.availability.unavailable() is None)
                 yield World(service, engine, client)
         server.should_exit = True
         await serving

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from lockstep_worker.frontend.flight import ranks as module
+from lockstep_worker.frontend.flight.availability import Availability
 from lockstep_worker.frontend.flight.generation import Choice, Generation
 from lockstep_worker.frontend.flight.ranks import Ranks
 from lockstep_worker.frontend.settings import FrontendSettings
@@ -43,9 +44,12 @@ class World:
         addresses = {"inbound": f"ipc://{directory}/in", "outbound": f"ipc://{directory}/out"}
         self.registry = CollectorRegistry()
         self.exit_codes: list[int] = []
+        settings = msgspec.convert(settings_for(**addresses), FrontendSettings)
+        metrics = FrontendMetrics(self.registry, "recall")
         self.ranks = Ranks(
-            msgspec.convert(settings_for(**addresses), FrontendSettings),
-            FrontendMetrics(self.registry, "recall"),
+            settings,
+            metrics,
+            Availability(settings, metrics),
             on_down=self.exit_codes.append,
             on_drained=lambda: None,
         )

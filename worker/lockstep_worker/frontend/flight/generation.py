@@ -58,6 +58,7 @@ class Choice:
         "index",
         "is_first",
         "last_token_s",
+        "num_timed",
         "num_tokens",
         "params",
         "prompt",
@@ -82,6 +83,8 @@ class Choice:
         self.is_first = is_first
         self.cached_tokens = 0
         self.num_tokens = 0
+        self.num_timed = 0
+        """Tokens up to the message before, which came at `last_token_s`."""
         self.last_token_s = 0.0
         self.finish_reason: str | None = None if params.max_tokens else "length"
         self._detokenizer = detokenizer

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 
 from lockstep_worker import contract
+from lockstep_worker.frontend.flight.availability import Availability
 from lockstep_worker.frontend.flight.generation import Choice, Generation
 from lockstep_worker.frontend.flight.link import Link
 from lockstep_worker.frontend.schema.faults import ApiError
@@ -48,6 +49,7 @@ class Ranks:
     Args:
         settings: limits and addresses.
         metrics: what people see of it.
+        availability: whether the ranks can serve; what they say of that goes there.
         on_down: called once with an exit code when the engine is lost.
         on_drained: called when all ranks have left their loop as they were asked to.
     """
@@ -56,12 +58,14 @@ class Ranks:
         self,
         settings: FrontendSettings,
         metrics: FrontendMetrics,
+        availability: Availability,
         *,
         on_down: Callable[[int], None],
         on_drained: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._metrics = metrics
+        self._availability = availability
         self._on_down = on_down
         self._on_drained = on_drained
         self._handles = itertools.count(1)
@@ -70,8 +74,6 @@ class Ranks:
         self._open: dict[Generation, asyncio.TimerHandle | None] = {}
         """Each request with the timer of its deadline, if it has one."""
         self._drained: set[int] = set()
-        self._progress_s: float | None = None
-        self._lost: ApiError | None = None
         self._link = Link(
             settings,
             on_messages=self.receive,
@@ -83,23 +85,6 @@ class Ranks:
         """Requests accepted and not answered to the end."""
         return len(self._open)
 
-    def unavailable(self) -> ApiError | None:
-        """Say why no request can be served now, or None."""
-        if self._lost is not None:
-            return self._lost
-        if self._progress_s is None:
-            return ApiError(503, "The engine is still starting.", code="engine_starting")
-        return None
-
-    def stalled(self) -> ApiError | None:
-        """Say why the engine does not count as ready, or None: it is unavailable, or shows no progress."""
-        if (reason := self.unavailable()) is not None or self._progress_s is None:
-            return reason
-        age_s = time.monotonic() - self._progress_s
-        if age_s <= self._settings.ready_timeout_s:
-            return None
-        return ApiError(503, f"The engine has shown no progress for {age_s:.1f} seconds.", code="engine_stalled")
-
     def open(self, generation: Generation, timeout_s: float | None = None) -> None:
         """Accept a request and send it to rank 0. `close` must follow, whatever happens.
 
@@ -110,7 +95,7 @@ class Ranks:
         Raises:
             ApiError: 503 without an engine, 429 when too many sequences are in flight.
         """
-        if (reason := self.unavailable()) is not None:
+        if (reason := self._availability.unavailable()) is not None:
             raise reason
         limit = self._settings.config.max_queued
         if len(self._choices) + generation.num_running > limit:
@@ -149,12 +134,9 @@ class Ranks:
 
     def lose(self, reason: str, exit_code: int) -> None:
         """The engine is gone: nothing more can be served by this process."""
-        if self._lost is not None:
-            return
-        logger.error("the engine is down: %s", reason)
-        self._lost = ApiError(503, f"The engine is down: {reason}", code="engine_down")
-        self.end_all("error", self._lost)
-        self._on_down(exit_code)
+        if not self._availability.is_lost:
+            self.end_all("error", self._availability.lose(reason))
+            self._on_down(exit_code)
 
     def shut_down(self) -> None:
         """Ask the ranks to leave their loop once they are done with all that was sent before."""
@@ -174,7 +156,7 @@ class Ranks:
                 case Started(handles, cached_tokens):
                     self._take_started(handles, cached_tokens)
                 case Progress():
-                    self._take_progress(message)
+                    self._availability.take_progress(message)
                 case Refused(handle, text, field):
                     self._take_refusal(handle, ApiError(400, text, field))
                 case EngineDown(rank, reason, exit_code):
@@ -191,7 +173,8 @@ class Ranks:
         """A sequence's entries come in order, one or more a message; only its last one has a finish code."""
         now_s = time.monotonic()
         known = self._choices
-        taken: dict[Choice, int] = {}
+        fed: set[Choice] = set()
+        num_tokens = 0
         logprobs = {} if message.logprobs is None else message.logprobs.unpack()
         for index, (handle, token, code) in enumerate(zip(*message.unpack(), strict=True)):
             choice = known.get(handle)
@@ -200,15 +183,16 @@ class Ranks:
             if code == FinishCode.CANCELLED or token < 0:
                 self.end(choice.generation, "cancelled", ApiError(503, "The engine cancelled the request."))
                 continue
-            taken[choice] = taken.get(choice, 0) + 1
+            num_tokens += 1
+            fed.add(choice)
             choice.push(token, code, logprobs.get(index))
             if choice.finish_reason is not None:
                 self._retire(choice, is_running=not code)
             if choice.has_text and choice.generation.is_streamed:
                 changed.add(choice.generation)
-        for choice, count in taken.items():
-            self._time_tokens(choice, count, now_s)
-        self._metrics.generated_tokens_total.inc(sum(taken.values()))
+        for choice in fed:
+            self._time_tokens(choice, now_s)
+        self._metrics.generated_tokens_total.inc(num_tokens)
 
     def _take_started(self, handles: list[int], cached_tokens: list[int]) -> None:
         for handle, count in zip(handles, cached_tokens, strict=True):
@@ -231,16 +215,16 @@ class Ranks:
         elif generation.is_streamed:
             generation.notify()
 
-    def _time_tokens(self, choice: Choice, count: int, now_s: float) -> None:
-        """The `count` tokens of one message share the time since the message before; those beside a first have none."""
-        generation = choice.generation
-        if choice.num_tokens > count:
-            each_s = (now_s - choice.last_token_s) / count
+    def _time_tokens(self, choice: Choice, now_s: float) -> None:
+        """The tokens of one message share the time since the message before; those beside a first one have none."""
+        count = choice.num_tokens - choice.num_timed
+        if choice.num_timed:
             for _ in range(count):
-                self._metrics.inter_token_seconds.observe(each_s)
-        elif not generation.has_tokens:
-            generation.has_tokens = True
-            self._metrics.time_to_first_token_seconds.observe(now_s - generation.arrived_s)
+                self._metrics.inter_token_seconds.observe((now_s - choice.last_token_s) / count)
+        elif not choice.generation.has_tokens:
+            choice.generation.has_tokens = True
+            self._metrics.time_to_first_token_seconds.observe(now_s - choice.generation.arrived_s)
+        choice.num_timed = choice.num_tokens
         choice.last_token_s = now_s
 
     def _start_deadline(self, generation: Generation, timeout_s: float | None) -> asyncio.TimerHandle | None:
@@ -253,19 +237,6 @@ class Ranks:
         left_s = generation.arrived_s + min(limits) - time.monotonic()
         return loop.call_later(left_s, self.end, generation, "timeout", error)
 
-    def _take_progress(self, progress: Progress) -> None:
-        if self._progress_s is None:
-            logger.info("the engine is ready")
-            self._metrics.show_cache(
-                block_size=self._settings.config.block_size,
-                num_blocks=progress.kv_blocks_total,
-                prefix_cache=self._settings.config.prefix_cache,
-            )
-        self._progress_s = time.monotonic()
-        self._metrics.gateway_running.set(progress.running)
-        self._metrics.gateway_waiting.set(progress.waiting)
-        self._metrics.gateway_kv_usage.set(progress.kv_blocks_used / max(progress.kv_blocks_total, 1))
-
     def _take_refusal(self, handle: int, error: ApiError) -> None:
         choice = self._choices.pop(handle, None)
         if choice is not None:
@@ -274,5 +245,5 @@ class Ranks:
     def _release(self, generation: Generation) -> None:
         """Take what is left of a request out of the handle table and tell rank 0, unless nobody is there to hear it."""
         for choice in generation.choices:
-            if self._choices.pop(choice.handle, None) is not None and self._lost is None:
+            if self._choices.pop(choice.handle, None) is not None and not self._availability.is_lost:
                 self._link.send(Cancel(choice.handle))

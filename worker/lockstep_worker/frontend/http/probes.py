@@ -22,7 +22,7 @@ async def show_health() -> HealthResponse:
 @router.get(READY_PATH, responses={503: {"model": ErrorResponse}})
 async def show_ready(service: Parts) -> HealthResponse:
     """The ranks have shown progress lately, and new work is taken."""
-    if (reason := service.lifecycle.refusal() or service.ranks.stalled()) is not None:
+    if (reason := service.lifecycle.refusal() or service.availability.stalled()) is not None:
         raise reason
     return HealthResponse()
 

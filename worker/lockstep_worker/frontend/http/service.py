@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 
+from lockstep_worker.frontend.flight.availability import Availability
 from lockstep_worker.frontend.flight.lifecycle import Lifecycle
 from lockstep_worker.frontend.flight.prepare import Preparation
 from lockstep_worker.frontend.flight.ranks import Ranks
@@ -25,6 +26,7 @@ class Service:
     settings: FrontendSettings
     tokenizer: TextTokenizer
     preparation: Preparation
+    availability: Availability
     ranks: Ranks
     lifecycle: Lifecycle
     registry: CollectorRegistry
@@ -48,7 +50,7 @@ class Service:
         Raises:
             ApiError: 503 with the reason.
         """
-        if (reason := self.lifecycle.refusal() or self.ranks.unavailable()) is not None:
+        if (reason := self.lifecycle.refusal() or self.availability.unavailable()) is not None:
             raise reason
 
 
@@ -57,8 +59,18 @@ def build_service(settings: FrontendSettings, tokenizer: TextTokenizer) -> Servi
     registry = CollectorRegistry()
     lifecycle = Lifecycle(settings)
     metrics = FrontendMetrics(registry, settings.config.served_model_name)
-    ranks = Ranks(settings, metrics, on_down=lifecycle.end, on_drained=lifecycle.note_drained)
-    return Service(settings, tokenizer, Preparation(settings, tokenizer), ranks, lifecycle, registry, metrics)
+    availability = Availability(settings, metrics)
+    ranks = Ranks(settings, metrics, availability, on_down=lifecycle.end, on_drained=lifecycle.note_drained)
+    return Service(
+        settings=settings,
+        tokenizer=tokenizer,
+        preparation=Preparation(settings, tokenizer),
+        availability=availability,
+        ranks=ranks,
+        lifecycle=lifecycle,
+        registry=registry,
+        metrics=metrics,
+    )
 
 
 def _service_of(request: Request) -> Service:
