@@ -1,6 +1,7 @@
 """Real clusters for tests: started at first use, one set per test process, ended with the session.
 
-Use: import the fixtures in the conftest.py of the tests' folder: `from support.cluster.cluster import cluster, start_cluster`.
+Use: import the fixtures in the conftest.py of the tests' folder:
+`from support.cluster.cluster import cluster, start_cluster`.
 """
 
 import uuid

@@ -20,7 +20,7 @@ from lockstep_worker.bench.counting import CountingComm
 from lockstep_worker.executor.loop import Source
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.parallel.comm import MpiComm
-from lockstep_worker.schedule.scheduler import Plan
+from lockstep_worker.schedule.plan import Plan
 from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest, Shutdown
 from lockstep_worker.wire.params import SamplingParams
 from support.worlds.fuzz import Inspector, Traffic, random_requests

@@ -1,4 +1,6 @@
-"""Data replicas that run the real loop over MPI: `python -m mpi4py -m support.ranks.replica_ranks FOLDER TENSOR_PARALLEL`.
+"""Data replicas that run the real loop over MPI.
+
+`python -m mpi4py -m support.ranks.replica_ranks FOLDER TENSOR_PARALLEL`
 
 Each rank writes FOLDER/<rank>.json with what its communicator saw, what its requests got, and where it sent whom.
 """
@@ -17,8 +19,8 @@ from lockstep_worker.executor.exchange import Exchanged
 from lockstep_worker.executor.routing import Router
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.parallel.comm import MpiComm
-from lockstep_worker.parallel.groups import form_group, leave_group
-from lockstep_worker.parallel.topology import Replica
+from lockstep_worker.parallel.groups import form_groups, leave_groups
+from lockstep_worker.parallel.topology import Topology
 from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest, Shutdown
 from lockstep_worker.wire.params import SamplingParams
 from support.worlds.local_group import LocalGroup, Record, Script
@@ -64,13 +66,10 @@ def watch(router: Router) -> list[tuple[int, list[int]]]:
 
 def main(folder: str, width: int) -> None:
     comm, cpu = CountingComm(MpiComm()), torch.device("cpu")
-    replica = Replica.of(comm.rank, tensor_parallel=width, data_parallel=comm.size // width)
-    torch_group = form_group(comm, replica, cpu)
-    model = load_model(
-        f"{folder}/llama", device=cpu, dtype="float32", tp_rank=replica.rank, tp_size=width, tp_group=torch_group
-    )
+    topology = form_groups(comm, Topology.of(comm.rank, data=comm.size // width, tensor=width), cpu)
+    model = load_model(f"{folder}/llama", device=cpu, dtype="float32", topology=topology)
     comm.operations.clear()
-    group = LocalGroup(model, comm=comm, replica=replica)
+    group = LocalGroup(model, comm=comm, topology=topology)
     notes = watch(group.router)
     record = group.follow(Script([list(turn) for turn in SCRIPT]), Record())
     found = {
@@ -81,7 +80,7 @@ def main(folder: str, width: int) -> None:
         "metrics": generate_latest(group.registry).decode(),
     }
     Path(folder, f"{comm.rank}.json").write_text(json.dumps(found))
-    leave_group()
+    leave_groups()
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from lockstep_worker.errors import UnsupportedModel
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.parallel.comm import MpiComm
-from lockstep_worker.parallel.groups import form_group, leave_group
-from lockstep_worker.parallel.topology import Replica
+from lockstep_worker.parallel.groups import form_groups, leave_groups
+from lockstep_worker.parallel.topology import Topology
 from support.worlds.greedy import GreedyDriver, pack
 
 LIMIT = 16
@@ -40,18 +40,17 @@ def observe(model: Model, prompts: list[list[int]]) -> dict[str, Any]:
 
 def main(job_file: str) -> None:
     comm, cpu = MpiComm(), torch.device("cpu")
-    rank, size = comm.rank, comm.size
     job = json.loads(Path(job_file).read_text())
-    group = form_group(comm, Replica(rank=rank, width=size), cpu)
+    topology = form_groups(comm, Topology.of(comm.rank, tensor=comm.size), cpu)
     results: dict[str, Any] = {}
     for path in job["models"]:
         try:
-            model = load_model(path, device=cpu, dtype="float32", tp_rank=rank, tp_size=size, tp_group=group)
+            model = load_model(path, device=cpu, dtype="float32", topology=topology)
             results[path] = observe(model, job["prompts"])
         except UnsupportedModel as error:
             results[path] = {"refused": str(error)}
-    Path(f"{job_file}.{rank}").write_text(json.dumps(results))
-    leave_group()
+    Path(f"{job_file}.{comm.rank}").write_text(json.dumps(results))
+    leave_groups()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lockstep_worker.schedule.scheduler import Plan, Scheduler
+from lockstep_worker.schedule.plan import Plan
+from lockstep_worker.schedule.scheduler import Scheduler
 from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest, Shutdown
 from lockstep_worker.wire.params import SamplingParams
 from support.worlds.local_group import LocalGroup, Record
@@ -94,7 +95,7 @@ class Inspector:
             self._check_row(row, start, count)
         if self.scheduler.waiting and self.scheduler.table.num_free:
             self.seen.add("waits for blocks or budget")
-        if (plan.counts[plan.num_decodes :] > 1).any() and not plan.samples.all():
+        if (plan.counts[plan.num_decodes :] > 1).any() and not plan.draws.all():
             self.seen.add("chunk")
 
     def _check_order(self) -> None:

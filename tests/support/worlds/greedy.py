@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
-from lockstep_worker.attention.batch import PackedBatch
+from lockstep_worker.attention.batch import HostBatch, PackedBatch
 from lockstep_worker.cache.pool import BlockPool
 from lockstep_worker.model.forward import Model
 
@@ -88,13 +89,10 @@ def pack(sequences: list[Sequence], counts: list[int], block_size: int, device: 
     width = max(len(sequence.blocks) for sequence in sequences)
     tables = [sequence.blocks + [0] * (width - len(sequence.blocks)) for sequence in sequences]
     return PackedBatch(
+        host=HostBatch(np.array(starts, dtype=np.int64), np.array(contexts, dtype=np.int32)),
         input_ids=torch.tensor(ids, dtype=torch.int64, device=device),
         positions=torch.tensor(positions, dtype=torch.int64, device=device),
         slot_mapping=torch.tensor(slots, dtype=torch.int64, device=device),
-        query_start=torch.tensor(starts, dtype=torch.int32, device=device),
-        context_lens=torch.tensor(contexts, dtype=torch.int32, device=device),
         block_tables=torch.tensor(tables, dtype=torch.int32, device=device),
         logit_rows=torch.tensor(rows, dtype=torch.int64, device=device),
-        max_query=max(counts),
-        max_context=max(contexts),
     )

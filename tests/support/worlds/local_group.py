@@ -14,25 +14,30 @@ from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.comm import Comm, SingleComm
-from lockstep_worker.parallel.topology import Replica
-from lockstep_worker.runner.runner import Launched, Launcher
-from lockstep_worker.schedule.scheduler import Plan, Scheduler
-from lockstep_worker.schedule.slots import Int64, SlotTable
-from lockstep_worker.schedule.update import Sampled
+from lockstep_worker.parallel.topology import Topology
+from lockstep_worker.runner.runner import Run, Runner
+from lockstep_worker.schedule.plan import Plan
+from lockstep_worker.schedule.sampled import Sampled
+from lockstep_worker.schedule.scheduler import Scheduler
+from lockstep_worker.schedule.sequence import Int64
+from lockstep_worker.schedule.slots import SlotTable
 from lockstep_worker.wire.messages import FinishCode, Inbound, NewRequest, Shutdown, Started
 from lockstep_worker.wire.params import SamplingParams
 
 
-class Watch(Launcher):
-    """The real launcher; looks at every plan before it runs."""
+class Watch(Runner):
+    """The real runner; looks at every plan before it runs."""
 
-    def __init__(self, scheduler: Scheduler, model: Model, look: Callable[[Plan], None]) -> None:
-        super().__init__(model, scheduler.table, scheduler.pool.block_size)
+    def __init__(
+        self, model: Model, scheduler: Scheduler, budget: int, topology: Topology, look: Callable[[Plan], None]
+    ) -> None:
+        super().__init__(model, scheduler.table, scheduler.pool.block_size, budget, topology)
         self.look = look
 
-    def launch(self, plan: Plan) -> Launched:
-        self.look(plan)
-        return super().launch(plan)
+    def run(self, plan: Plan) -> Run:
+        if not plan.is_empty:
+            self.look(plan)
+        return super().run(plan)
 
 
 @dataclass
@@ -64,12 +69,11 @@ class Record:
             assert not self.tokens.keys() & set(message.handles), "it is told after the first token"
             self.cached.update(zip(message.handles, message.cached_tokens, strict=True))
 
-    def publish(self, step, handle_of, sampled, cancelled) -> None:
+    def publish(self, step: int, handle_of: Int64, sampled: Sampled, cancelled: list[int]) -> None:
         self.messages += 1
-        if sampled is not None:
-            self._note_logprobs(handle_of, sampled)
-            for row, token, code in zip(sampled.rows, sampled.tokens, sampled.codes, strict=True):
-                self._note(int(handle_of[row]), int(token), int(code))
+        self._note_logprobs(handle_of, sampled)
+        for row, token, code in zip(*sampled.flatten(), strict=True):
+            self._note(int(handle_of[row]), int(token), int(code))
         for handle in cancelled:
             assert handle not in self.codes, f"a second end of {handle}"
             self.codes[handle] = FinishCode.CANCELLED
@@ -77,8 +81,9 @@ class Record:
     def _note_logprobs(self, handle_of: Int64, sampled: Sampled) -> None:
         """Take them as the frontend does, from what travels."""
         if sampled.logprobs is not None:
-            for place, entry in sampled.logprobs.pack(sampled.rows).unpack().items():
-                self.logprobs.setdefault(int(handle_of[sampled.rows[place]]), []).append(entry)
+            rows = sampled.flatten()[0]
+            for index, entry in sampled.logprobs.pack(rows).unpack().items():
+                self.logprobs.setdefault(int(handle_of[rows[index]]), []).append(entry)
 
     def _note(self, handle: int, token: int, code: int) -> None:
         assert handle not in self.codes, f"a token after the end of {handle}"
@@ -99,23 +104,23 @@ class LocalGroup:
     overlap: bool = True
     prefix_cache: bool = True
     comm: Comm = field(default_factory=SingleComm)
-    replica: Replica | None = None
+    topology: Topology | None = None
     """Default: all ranks run every request."""
     cache_aware: bool = True
+    max_drafts: int = 0
 
     def __post_init__(self) -> None:
         longest = self.model.max_model_len
-        table = SlotTable(
-            self.max_batch_size, longest, -(-longest // self.block_size), self.model.device, self.model.vocab_size
-        )
+        blocks = -(-longest // self.block_size)
+        table = SlotTable(self.max_batch_size, longest, blocks, max_drafts=self.max_drafts)
         pool = BlockPool(self.num_blocks, self.block_size, prefix_cache=self.prefix_cache)
         self.model.create_cache(self.num_blocks, self.block_size)
         self.scheduler = Scheduler(table, pool, self.max_num_tokens)
         self.registry = CollectorRegistry()
         self.metrics = RankMetrics(self.registry, 0)
         self.detector = HangDetector(0, on_hang=lambda hang: None)
-        self.replica = self.replica or Replica(rank=self.comm.rank, width=self.comm.size)
-        self.router = Router(self.comm, self.replica, pool, self.metrics, cache_aware=self.cache_aware)
+        self.topology = self.topology or Topology.of(self.comm.rank, tensor=self.comm.size)
+        self.router = Router(self.comm, self.topology, pool, self.metrics, cache_aware=self.cache_aware)
 
     def run(self, turns: Iterable[list[Inbound]]) -> Record:
         return self.follow(Script([*turns, [Shutdown()]]), Record())
@@ -124,10 +129,10 @@ class LocalGroup:
         """Run until the source's shutdown; `look` sees every plan."""
         parts = Parts(
             comm=self.comm,
-            replica=self.replica,
+            topology=self.topology,
             router=self.router,
             scheduler=self.scheduler,
-            launcher=Watch(self.scheduler, self.model, look),
+            runner=Watch(self.model, self.scheduler, self.max_num_tokens, self.topology, look),
             detector=self.detector,
             metrics=self.metrics,
             source=source if self.comm.rank == 0 else None,

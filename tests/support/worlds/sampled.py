@@ -8,9 +8,10 @@ import math
 import numpy as np
 import torch
 
-from lockstep_worker.sampling.columns import Columns, Needs
+from lockstep_worker.sampling.columns import Columns
 from lockstep_worker.sampling.sampler import draw
-from lockstep_worker.wire.params import SamplingParams
+from lockstep_worker.schedule.sequence import Sequence
+from lockstep_worker.wire.params import Needs, SamplingParams
 
 ALL = Needs(sampling=True, truncation=True, min_tokens=True, bias=True)
 EVERYTHING = dataclasses.replace(ALL, penalties=True)
@@ -35,11 +36,10 @@ class Rows:
         for slot, one in enumerate(params):
             tokens = histories[slot] if histories else [0] * (lengths[slot] if lengths else self.PROMPT)
             known = np.array(tokens, dtype=np.int32)
-            self.columns.stage(slot, one, tokens=known, prompt_length=self.PROMPT, limit=10**6)
-        self.columns.flush()
+            self.columns.admit({slot: Sequence(slot, one, self.PROMPT, 10**6, known)})
 
     def draw(self, logits: torch.Tensor, needs: Needs = ALL) -> torch.Tensor:
-        return draw(logits, self.rows, self.columns, needs)
+        return draw(logits, self.rows, self.columns.length[self.rows], self.columns, needs)
 
 
 def keep_one_by_one(logits: np.ndarray, params: SamplingParams) -> set[int]:

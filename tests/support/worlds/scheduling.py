@@ -5,19 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from lockstep_worker.cache.pool import BlockPool
-from lockstep_worker.schedule.scheduler import Plan, Scheduler
-from lockstep_worker.schedule.slots import Sequence, SlotTable
-from lockstep_worker.schedule.update import Sampled, update_requests
+from lockstep_worker.schedule.plan import Plan
+from lockstep_worker.schedule.sampled import Sampled
+from lockstep_worker.schedule.scheduler import Scheduler
+from lockstep_worker.schedule.sequence import Sequence
+from lockstep_worker.schedule.slots import SlotTable
+from lockstep_worker.schedule.update import update_requests
 from lockstep_worker.wire.messages import NewRequest
 from lockstep_worker.wire.params import SamplingParams
-from support.worlds.tables import CPU
 
 CONTEXT = 64
 BLOCK = 4
 
 
-def scheduler_of(*, slots: int = 4, blocks: int = 40, budget: int = 16) -> Scheduler:
-    table = SlotTable(slots, CONTEXT, CONTEXT // BLOCK, CPU, vocab_size=1000)
+def scheduler_of(*, slots: int = 4, blocks: int = 40, budget: int = 16, drafts: int = 0) -> Scheduler:
+    table = SlotTable(slots, CONTEXT, CONTEXT // BLOCK, max_drafts=drafts)
     return Scheduler(table, BlockPool(blocks, BLOCK), budget)
 
 
@@ -27,23 +29,27 @@ def add(scheduler: Scheduler, handle: int, prompt: int | list[int], max_tokens: 
     scheduler.add(Sequence.of(NewRequest(handle, ids, params, priority), CONTEXT))
 
 
-def handles(scheduler: Scheduler, plan: Plan | None) -> list[int]:
-    return [] if plan is None else scheduler.table.handle[plan.rows].tolist()
+def handles(scheduler: Scheduler, plan: Plan) -> list[int]:
+    found: list[int] = scheduler.table.handle[plan.rows].tolist()
+    return found
 
 
-def collect(scheduler: Scheduler, plan: Plan | None) -> None:
-    """Do what the loop does with a forward that is done: token 9 for each row that samples; full rows end."""
-    if plan is None:
-        return
-    table, rows = scheduler.table, plan.rows[plan.samples]
-    tokens = np.full(rows.size, 9)
-    update_requests(table, Sampled(rows, table.incarnation[rows], tokens, np.zeros(rows.size, dtype=np.uint8)))
+def collect(scheduler: Scheduler, plan: Plan, brought: int = 1) -> None:
+    """Do what the loop does with a run that is done: tokens 9 for each row that draws; full rows end.
+
+    A row brings `brought` tokens, or as many as it draws.
+    """
+    table, drawing = scheduler.table, plan.draws > 0
+    rows, draws = plan.rows[drawing], plan.draws[drawing]
+    counts, width = np.minimum(draws, brought), int(draws.max(initial=1))
+    tokens, codes = np.full((rows.size, width), 9), np.zeros(rows.size, dtype=np.uint8)
+    update_requests(table, Sampled(rows, table.incarnation[rows], draws, tokens, counts, codes))
     for slot in rows[table.length[rows] >= table.limit[rows]].tolist():
         scheduler.finish(slot)
     scheduler.pool.check()
 
 
-def step(scheduler: Scheduler) -> Plan | None:
+def step(scheduler: Scheduler) -> Plan:
     plan = scheduler.schedule()
     collect(scheduler, plan)
     return plan

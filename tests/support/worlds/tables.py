@@ -7,9 +7,11 @@ import random
 import numpy as np
 import torch
 
+from lockstep_worker.sampling.columns import Columns
 from lockstep_worker.sampling.finish import finish_codes
-from lockstep_worker.schedule.slots import Int32, Sequence, SlotTable
-from lockstep_worker.schedule.update import RowLogprobs, Sampled
+from lockstep_worker.schedule.sampled import RowLogprobs, Sampled
+from lockstep_worker.schedule.sequence import Int32, Sequence
+from lockstep_worker.schedule.slots import SlotTable
 from lockstep_worker.wire.params import SamplingParams
 
 CPU = torch.device("cpu")
@@ -38,33 +40,47 @@ def random_params(rng: random.Random) -> SamplingParams:
 
 def random_table(rng: random.Random, num_slots: int) -> SlotTable:
     """A table with some rows in use, each with a token or two in flight."""
-    table = SlotTable(num_slots, MAX_LENGTH, 4, CPU, VOCAB)
+    table = SlotTable(num_slots, MAX_LENGTH, 4)
     for handle in range(1, rng.randrange(1, num_slots + 1) + 1):
-        place_newcomer(rng, table, handle)
+        admit_newcomer(rng, table, handle)
     return table
 
 
-def place_newcomer(rng: random.Random, table: SlotTable, handle: int) -> None:
+def admit_newcomer(rng: random.Random, table: SlotTable, handle: int) -> None:
     params = random_params(rng)
     prompt = np.array([rng.randrange(VOCAB) for _ in range(rng.randrange(1, MAX_LENGTH - 8))], dtype=np.int32)
     limit = min(prompt.size + params.max_tokens, MAX_LENGTH)
-    slot = table.place(Sequence(handle, params, prompt.size, limit, prompt))
+    slot = table.admit(Sequence(handle, params, prompt.size, limit, prompt))
     table.in_flight[slot] = rng.choice([1, 2])
 
 
-def draw_step(rng: random.Random, table: SlotTable) -> Sampled:
-    """What a launch of some of the rows brings back, with the finish codes that the device gives it."""
+def draw_step(rng: random.Random, table: SlotTable, most: int = 1) -> Sampled:
+    """What a run of some of the rows brings back, with the finish codes that the device gives it.
+
+    A row brings up to `most` tokens, as after drafts; one that wants logprobs brings one.
+    """
     used = [slot for slot, sequence in enumerate(table.sequences) if sequence is not None]
-    rows = rng.sample(used, rng.randrange(len(used) + 1))
-    tokens = [rng.randrange(VOCAB) for _ in rows]
-    device_rows, device_tokens = torch.tensor(rows, dtype=torch.int64), torch.tensor(tokens, dtype=torch.int64)
-    table.device_columns.flush()
-    table.device_columns.length[device_rows] += 1
-    codes = finish_codes(device_tokens, device_rows, table.device_columns).numpy()
-    slots = np.array(rows, dtype=np.int32)
-    return Sampled(
-        slots, table.incarnation[slots], np.array(tokens, dtype=np.int64), codes, draw_logprobs(rng, table, slots)
-    )
+    slots = np.array(rng.sample(used, rng.randrange(len(used) + 1)), dtype=np.int32)
+    room = np.minimum(np.where(table.logprobs[slots] >= 0, 1, most), table.limit[slots] - table.length[slots])
+    draws = np.array([rng.randint(1, max(int(limit), 1)) for limit in room], dtype=np.int32)
+    tokens = np.array([[rng.randrange(VOCAB) for _ in range(most)] for _ in slots], dtype=np.int64).reshape(-1, most)
+    codes = find_codes(table, slots, tokens)
+    kept = [rng.randint(1, draw) for draw in draws.tolist()]  # the drafts that are right, and the draw behind them
+    ends = [np.flatnonzero(row).min(initial=most - 1) + 1 for row in codes]
+    counts = np.minimum(np.array(kept, dtype=np.int32), np.array(ends, dtype=np.int32))
+    last = codes[np.arange(slots.size), counts - 1]
+    return Sampled(slots, table.incarnation[slots], draws, tokens, counts, last, draw_logprobs(rng, table, slots))
+
+
+def find_codes(table: SlotTable, slots: Int32, tokens: np.ndarray) -> np.ndarray:
+    """Ask the device's half why each token would end its row: uint8 like `tokens`."""
+    columns = Columns(table.num_slots, CPU, VOCAB)
+    columns.admit({slot: one for slot, one in enumerate(table.sequences) if one is not None})
+    lengths = table.length[slots][:, None] + np.arange(1, tokens.shape[1] + 1)
+    rows = torch.from_numpy(slots.astype(np.int64).repeat(tokens.shape[1]))
+    drawn, after = torch.from_numpy(tokens.reshape(-1)), torch.from_numpy(lengths.reshape(-1))
+    codes: np.ndarray = finish_codes(drawn, after, rows, columns).numpy()
+    return codes.reshape(tokens.shape)
 
 
 def draw_logprobs(rng: random.Random, table: SlotTable, slots: Int32) -> RowLogprobs | None:
@@ -84,10 +100,19 @@ def snapshot(table: SlotTable) -> dict[str, list[object]]:
     return {name: getattr(table, name).tolist() for name in names}
 
 
-def results(sampled: Sampled) -> dict[int, tuple[int, int, int]]:
-    """What an update handed back, by row, whatever the order."""
-    columns = (sampled.incarnations.tolist(), sampled.tokens.tolist(), sampled.codes.tolist())
-    by_row = dict(zip(sampled.rows.tolist(), zip(*columns, strict=True), strict=True))
+def results(sampled: Sampled) -> dict[int, tuple[int, list[int], int]]:
+    """What an update handed back, by row, whatever the order: incarnation, tokens, finish code."""
+    by_row = {
+        row: (incarnation, tokens[:count], code)
+        for row, incarnation, tokens, count, code in zip(
+            sampled.rows.tolist(),
+            sampled.incarnations.tolist(),
+            sampled.tokens.tolist(),
+            sampled.counts.tolist(),
+            sampled.codes.tolist(),
+            strict=True,
+        )
+    }
     assert len(by_row) == sampled.rows.size, "a row came back twice"
     return by_row
 
@@ -96,5 +121,6 @@ def logprob_results(sampled: Sampled) -> dict[int, tuple[float, list[int], list[
     """The logprobs that an update handed back as the frontend reads them, by row."""
     if sampled.logprobs is None:
         return {}
-    by_place = sampled.logprobs.pack(sampled.rows).unpack()
-    return {int(sampled.rows[place]): entry for place, entry in by_place.items()}
+    rows = sampled.flatten()[0]
+    by_index = sampled.logprobs.pack(rows).unpack()
+    return {int(rows[index]): entry for index, entry in by_index.items()}

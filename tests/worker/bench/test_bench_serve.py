@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from lockstep_worker.__main__ import main
-from lockstep_worker.bench.serve import Load, build_target, draw_requests
-from lockstep_worker.bench.serve_client import Connection, Target
-from lockstep_worker.bench.serve_timing import Timeline, judge_client, quantile, summarize_level
+from lockstep_worker.bench.serving.client import Connection, Target
+from lockstep_worker.bench.serving.measure import Load, build_target, draw_requests
+from lockstep_worker.bench.serving.timing import Timeline, judge_client, quantile, summarize_level
 from support.worlds.engine import say
 from support.worlds.frontend import Frontend, encode, start_frontend
 

@@ -12,7 +12,7 @@ import pytest
 
 from lockstep_worker import contract
 from lockstep_worker.__main__ import build_parser, main
-from lockstep_worker.config import Config, load_config
+from lockstep_worker.config import Config, given_flags, load_config
 from lockstep_worker.errors import ConfigError
 
 
@@ -25,8 +25,7 @@ def model(tmp_path: Path) -> Path:
 
 def serve_config(command: list[str], environ: dict[str, str] | None = None) -> Config:
     arguments, unknown = build_parser().parse_known_args(command)
-    flags = {name: value for name, value in vars(arguments).items() if name not in ("command", "run")}
-    return load_config(flags, environ or {}, unknown=unknown)
+    return load_config(given_flags(arguments), environ or {}, unknown=unknown)
 
 
 def problems_of(**fields: object) -> list[str]:
@@ -129,39 +128,6 @@ def test_a_broken_configuration_for_the_ranks_is_refused(text: str) -> None:
         Config.from_json(text)
 
 
-def test_the_operators_command_line_is_understood(model: Path) -> None:
-    command = contract.serve_command(
-        model=str(model),
-        served_model_name="small",
-        tensor_parallel=2,
-        max_model_len=256,
-        dtype="float32",
-        max_batch_size=8,
-        max_num_tokens=128,
-        kv_cache_memory_fraction=0.5,
-        overlap=False,
-        hang_timeout_s=30,
-        drain_timeout_s=10.5,
-        extra_args=("--debug-checks",),
-    )
-    config = serve_config(command[1:])
-    assert config == Config(
-        model=str(model),
-        served_model_name="small",
-        host="0.0.0.0",
-        tensor_parallel=2,
-        max_model_len=256,
-        dtype="float32",
-        max_batch_size=8,
-        max_num_tokens=128,
-        kv_cache_memory_fraction=0.5,
-        overlap=False,
-        hang_timeout=30.0,
-        drain_timeout=10.5,
-        debug_checks=True,
-    )
-
-
 def test_every_field_can_be_set_by_a_flag_and_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
@@ -180,7 +146,8 @@ def test_a_wrong_command_line_ends_with_the_configuration_exit_code(capsys: pyte
 
 def test_help_and_configuration_need_neither_torch_nor_mpi() -> None:
     program = (
-        "import sys; import lockstep_worker.__main__, lockstep_worker.supervisor.supervise, lockstep_worker.supervisor.sshd; "
+        "import sys; import lockstep_worker.__main__; "
+        "import lockstep_worker.supervisor.supervise, lockstep_worker.supervisor.sshd; "
         "print([name for name in ('torch', 'mpi4py', 'fastapi', 'numpy', 'transformers') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=dict(os.environ))

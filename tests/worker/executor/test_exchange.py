@@ -9,10 +9,11 @@ from prometheus_client import CollectorRegistry
 
 from lockstep_worker.bench.counting import CountingComm
 from lockstep_worker.errors import RankDiverged
-from lockstep_worker.executor.exchange import Column, Exchange, Exchanged, Status
+from lockstep_worker.executor.exchange import Exchange, Exchanged, RankState
 from lockstep_worker.executor.idle import wait_asleep, wait_awake
 from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.parallel.comm import Pending, Row, SingleComm
+from lockstep_worker.parallel.topology import Topology
 from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest, Shutdown
 from lockstep_worker.wire.params import SamplingParams
 
@@ -21,7 +22,7 @@ ITEMS: list[Inbound] = [NewRequest(7, [1, 2, 3], SamplingParams(max_tokens=4, en
 
 def run_one(comm: CountingComm, items: list[Inbound], active: int = 0) -> Exchanged:
     exchange = Exchange(comm, RankMetrics(CollectorRegistry(), comm.rank))
-    exchange.post(Status(step=3, active=active, running=1, tokens=8, free_blocks=5, digest=9, routes=4), items)
+    exchange.post(RankState(step=3, active=active, running=1, tokens=8, free_blocks=5, digest=9, routes=4), items)
     assert exchange.posted
     exchanged = exchange.complete(wait_awake)
     assert not exchange.posted
@@ -36,8 +37,25 @@ def test_a_single_rank_gets_its_items_as_they_are_and_sends_nothing() -> None:
 
 
 def test_a_row_says_where_a_rank_stands() -> None:
-    rows = run_one(CountingComm(SingleComm()), [], active=2).rows
-    assert rows[0, : Column.ENTERED_NS].tolist() == [3, 0, 2, 1, 8, 5, 9, 4]
+    exchanged = run_one(CountingComm(SingleComm()), ITEMS, active=2)
+    told = {name: exchanged.of_ranks(name).tolist() for name in RankState._fields}
+    assert told.pop("entered_ns")[0] > 1_700_000_000_000_000_000
+    assert {name: values[0] for name, values in told.items()} == {
+        "step": 3,
+        "active": 2,
+        "running": 1,
+        "tokens": 8,
+        "free_blocks": 5,
+        "digest": 9,
+        "routes": 4,
+        "payload_bytes": len(ITEMS),  # of a group of one, which sends none: how many items there are
+    }
+
+
+def test_a_field_of_a_data_replica_is_that_of_its_first_rank() -> None:
+    rows = np.arange(4 * len(RankState._fields)).reshape(4, -1)
+    topology = Topology.of(0, data=2, tensor=2)
+    assert Exchanged(rows, []).of_replicas("step", topology).tolist() == [0, 2 * len(RankState._fields)]
 
 
 @pytest.mark.parametrize(("items", "active", "idle"), [([], 0, True), ([], 1, False), ([Cancel(1)], 0, False)])
@@ -56,10 +74,9 @@ class Recorded(SingleComm):
         self.payload = payload
 
     def start_allgather(self, row: Row) -> Pending:
-        first = row.copy()
-        first[Column.PAYLOAD_BYTES] = len(self.payload)
-        first[Column.ENTERED_NS] -= 2_000_000
-        return Rows(first, row)
+        mine = RankState(*row.tolist())
+        first = mine._replace(payload_bytes=len(self.payload), entered_ns=mine.entered_ns - 2_000_000)
+        return Rows(np.array(first), row)
 
     def broadcast(self, data: bytearray) -> None:
         assert len(data) == len(self.payload), "ranks must agree on the length"
@@ -87,43 +104,41 @@ def test_another_rank_decodes_what_rank_0_announced() -> None:
     assert exchanged.skew_s == pytest.approx(2e-3)
 
 
-def status(**different: int) -> Status:
-    return Status(**{**dict.fromkeys(Status.__slots__, 0), **different})
+def state(**different: int) -> RankState:
+    return RankState(**{**dict.fromkeys(RankState._fields, 0), **different})
 
 
 class Peers(SingleComm):
     """Plays rank 0 of a group whose other rows were written down before."""
 
-    def __init__(self, *others: Status) -> None:
+    def __init__(self, *others: RankState) -> None:
         self.size = 1 + len(others)
         self.others = others
 
     def start_allgather(self, row: Row) -> Pending:
-        rows = [row.copy() for _ in self.others]
-        for other, said in zip(rows, self.others, strict=True):
-            other[[Column.STEP, Column.DIGEST, Column.ROUTES]] = said.step, said.digest, said.routes
-        return Rows(row, *rows)
+        return Rows(row, *map(np.array, self.others))
 
 
-def meet(width: int, *others: Status) -> None:
-    exchange = Exchange(Peers(*others), RankMetrics(CollectorRegistry(), 0), width)
-    exchange.post(status(), [])
+def meet(width: int, *others: RankState) -> None:
+    topology = Topology.of(0, data=(1 + len(others)) // width, tensor=width)
+    exchange = Exchange(Peers(*others), RankMetrics(CollectorRegistry(), 0), topology)
+    exchange.post(state(), [])
     exchange.complete(wait_awake)
 
 
 def test_ranks_of_one_replica_must_have_the_same_tokens_and_those_of_another_need_not() -> None:
-    meet(2, status(), status(digest=5), status(digest=5))
-    meet(1, status(digest=5))
+    meet(2, state(), state(digest=5), state(digest=5))
+    meet(1, state(digest=5))
     with pytest.raises(RankDiverged, match="digest"):
-        meet(2, status(), status(digest=5), status(digest=6))
+        meet(2, state(), state(digest=5), state(digest=6))
     with pytest.raises(RankDiverged, match="digest"):
-        meet(2, status(digest=5))
+        meet(2, state(digest=5))
 
 
 @pytest.mark.parametrize("different", ["step", "routes"])
 def test_all_ranks_must_be_in_one_step_and_route_alike(different: str) -> None:
     with pytest.raises(RankDiverged, match=different):
-        meet(1, status(**{different: 5}))
+        meet(1, state(**{different: 5}))
 
 
 def test_without_an_announcement_there_is_no_broadcast() -> None:
@@ -141,7 +156,6 @@ def test_a_wait_ends_when_the_exchange_is_done(wait: object) -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
 def test_the_skew_is_between_the_first_and_the_last_rank_whatever_their_order(order: tuple[int, ...]) -> None:
-    rows = np.zeros((3, len(Column)), dtype=np.int64)
     entered = [1_800_000_000_000_000_000, 1_800_000_000_000_100_000, 1_800_000_000_000_250_000]
-    rows[:, Column.ENTERED_NS] = [entered[place] for place in order]
+    rows = np.array([state(entered_ns=entered[index]) for index in order])
     assert Exchanged(rows, []).skew_s == pytest.approx(0.00025)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lockstep_worker.errors import RankDiverged
-from lockstep_worker.executor.exchange import Column
+from lockstep_worker.executor.exchange import RankState
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.parallel.comm import Pending, Row, SingleComm
@@ -126,13 +126,13 @@ class Contradicted(SingleComm):
 
     size = 2
 
-    def __init__(self, column: Column) -> None:
-        self.column = column
+    def __init__(self, field: str) -> None:
+        self.field = field
 
     def start_allgather(self, row: Row) -> Pending:
-        other = row.copy()
-        other[self.column] += 1
-        return Both(np.stack((row, other)))
+        mine = RankState(*row.tolist())
+        other = mine._replace(**{self.field: getattr(mine, self.field) + 1})
+        return Both(np.array([mine, other]))
 
 
 class Both:
@@ -146,15 +146,15 @@ class Both:
         return self._rows
 
 
-@pytest.mark.parametrize("column", [Column.STEP, Column.DIGEST])
-def test_ranks_that_do_not_agree_are_an_error_that_says_on_what(model: Model, column: Column) -> None:
-    with pytest.raises(RankDiverged, match=f"disagree on {column.name.lower()}"):
-        LocalGroup(model, comm=Contradicted(column)).run([])
+@pytest.mark.parametrize("field", ["step", "digest"])
+def test_ranks_that_do_not_agree_are_an_error_that_says_on_what(model: Model, field: str) -> None:
+    with pytest.raises(RankDiverged, match=f"disagree on {field}"):
+        LocalGroup(model, comm=Contradicted(field)).run([])
 
 
 def test_another_rank_with_work_keeps_the_group_awake(model: Model) -> None:
     """What one rank holds decides for all: a rank without work of its own must not park while another runs."""
-    group, source = LocalGroup(model, comm=Contradicted(Column.ACTIVE)), Limited(10)
+    group, source = LocalGroup(model, comm=Contradicted("active")), Limited(10)
     with pytest.raises(StopIteration):
         group.follow(source, Record())
     assert source.waits == 1  # the park of the start, and no other

@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry
 
 from lockstep_worker.bench.counting import CountingComm
 from lockstep_worker.cache.pool import BlockPool
-from lockstep_worker.executor.exchange import Column, Exchanged
+from lockstep_worker.executor.exchange import Exchanged, RankState
 from lockstep_worker.executor.routing import Load, Newcomer, Router, route
 from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.parallel.comm import SingleComm
-from lockstep_worker.parallel.topology import Replica
+from lockstep_worker.parallel.topology import Topology
 from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest, Shutdown
 from lockstep_worker.wire.params import SamplingParams
 
@@ -111,14 +111,13 @@ class Doubled(SingleComm):
 
 def build(*, cache_aware: bool = True, index: int = 0) -> tuple[Router, CountingComm, BlockPool]:
     comm, pool = CountingComm(Doubled()), BlockPool(64, 4)
-    replica = Replica.of(index, tensor_parallel=1, data_parallel=2)
-    return Router(comm, replica, pool, RankMetrics(CollectorRegistry(), 0), cache_aware=cache_aware), comm, pool
+    topology = Topology.of(index, data=2)
+    return Router(comm, topology, pool, RankMetrics(CollectorRegistry(), 0), cache_aware=cache_aware), comm, pool
 
 
 def exchange(items: list[Inbound], active: tuple[int, int] = (0, 0)) -> Exchanged:
-    rows = np.zeros((2, len(Column)), dtype=np.int64)
-    rows[:, Column.ACTIVE] = active
-    return Exchanged(rows, items)
+    states = [RankState(step=0, active=held, running=0, tokens=0, free_blocks=0, digest=0, routes=0) for held in active]
+    return Exchanged(np.array(states), items)
 
 
 def test_there_is_no_gather_without_new_requests_and_none_at_all_when_least_loaded() -> None:

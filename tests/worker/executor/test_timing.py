@@ -9,6 +9,7 @@ from lockstep_worker.executor import timing
 from lockstep_worker.executor.timing import Laps, StepTimer
 from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.metrics.tables import PATHS, PHASES
+from lockstep_worker.phase import Phase
 
 
 class Clock:
@@ -77,16 +78,19 @@ def test_each_path_of_an_update_has_its_own_time_and_one_without_rows_none(
     assert (sums, counts) == ([3, 8.5], [2, 1])
 
 
+LAPS = ((Phase.ROUTE, 1), (Phase.FORWARD, 2), (Phase.EXCHANGE, 0.5), (Phase.PUBLISH, 4), (Phase.EXCHANGE, 0.25))
+
+
 def test_each_phase_is_observed_once_a_step_with_all_its_parts(clock: Clock, registry: CollectorRegistry) -> None:
     timer = StepTimer(RankMetrics(registry, 0))
     for _ in range(2):
         timer.begin()
-        for phase, seconds in (("admit", 1), ("launch", 2), ("exchange", 0.5), ("publish", 4), ("exchange", 0.25)):
+        for phase, seconds in LAPS:
             clock.now += seconds
-            timer.mark(phase)
+            timer.leave(phase)
         timer.finish()
         clock.now += 100
     assert value(registry, "iteration_seconds_sum") == 15.5
     sums = {phase: value(registry, "iteration_host_seconds_sum", phase=phase) for phase in PHASES}
-    assert sums == {"admit": 2, "launch": 4, "exchange": 1.5, "publish": 8, "schedule": 0, "collect": 0, "update": 0}
+    assert sums == {"route": 2, "forward": 4, "exchange": 1.5, "publish": 8, "schedule": 0, "collect": 0, "update": 0}
     assert value(registry, "iteration_host_seconds_count", phase="exchange") == 2

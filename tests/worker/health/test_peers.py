@@ -18,11 +18,11 @@ from lockstep_worker.health.rank_server import RankServer
 from lockstep_worker.health.readiness import Readiness
 from lockstep_worker.health.suspects import Silence
 from lockstep_worker.parallel.comm import SingleComm
-from lockstep_worker.phase import Place, Stage
+from lockstep_worker.phase import Phase, Position
 
-MINE, THEIRS = Place(813, Stage.EXCHANGE), Place(812, Stage.FORWARD)
+MINE, THEIRS = Position(813, Phase.EXCHANGE), Position(812, Phase.FORWARD)
 LOCAL = "127.0.0.1"
-GOOD = json.dumps({"rank": 1, "step": 812, "stage": "forward"})
+GOOD = json.dumps({"rank": 1, "step": 812, "phase": "forward"})
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def ask(*others: Peer, bound_s: float = 10.0) -> list[object]:
     return list(Peers(0, [Peer("host", LOCAL, 1), *others]).ask(MINE, bound_s))[1:]
 
 
-def test_a_rank_that_answers_tells_its_place() -> None:
+def test_a_rank_that_answers_tells_its_position() -> None:
     with rank_server(1) as one, rank_server(2) as two:
         assert Peers(1, [one, one, two]).ask(MINE) == [Silence.UNREACHABLE, MINE, THEIRS]
         assert ask(one, two) == [THEIRS, THEIRS]

@@ -10,11 +10,11 @@ from lockstep_worker import contract
 from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.health.rank_server import RankServer
 from lockstep_worker.health.readiness import Readiness, State
-from lockstep_worker.phase import Place, Stage
+from lockstep_worker.phase import Phase, Position
 
 
-def stand() -> Place:
-    return Place(812, Stage.FORWARD)
+def stand() -> Position:
+    return Position(812, Phase.FORWARD)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_it_says_how_long_ago_the_last_progress_was(client: httpx.Client, detect
 
 def test_it_says_where_the_loop_of_which_rank_stands(client: httpx.Client) -> None:
     health = client.get(contract.RANK_HEALTH_PATH).json()
-    assert (health["rank"], health["step"], health["stage"]) == (3, 812, "forward")
+    assert (health["rank"], health["step"], health["phase"]) == (3, 812, "forward")
 
 
 def test_another_path_is_not_found(client: httpx.Client) -> None:

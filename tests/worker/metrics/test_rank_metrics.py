@@ -7,7 +7,7 @@ import torch
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lockstep_worker.executor.exchange import Column
+from lockstep_worker.executor.exchange import RankState
 from lockstep_worker.metrics.families import HangCollector, RankMetrics
 from lockstep_worker.metrics.tables import HANG_METRICS, RANK_METRICS
 from lockstep_worker.model.forward import Model
@@ -62,7 +62,10 @@ def test_every_step_is_one_exchange_and_a_step_without_news_skips_the_payload(mo
     group.run([[], [], [NewRequest(1, PROMPT, greedy(4))], [], [Cancel(9)]])
     found = values(group)
     assert found["collectives_total{exchange,executed}"] == found["collectives_total{payload,skipped}"] + 3
-    assert found["collective_bytes_total{exchange}"] == 8 * len(Column) * found["collectives_total{exchange,executed}"]
+    assert (
+        found["collective_bytes_total{exchange}"]
+        == 8 * len(RankState._fields) * found["collectives_total{exchange,executed}"]
+    )
 
 
 def test_rows_of_the_per_request_path_are_counted_with_their_reason(model: Model) -> None:

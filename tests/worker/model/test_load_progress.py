@@ -19,7 +19,8 @@ from lockstep_worker.model import progress
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.model.progress import Progress, show_bytes
 from lockstep_worker.model.shards import list_shards, load_shards
-from lockstep_worker.model.split.tensor import Ranks, apply_plan
+from lockstep_worker.model.split.tensor import apply_plan
+from lockstep_worker.parallel.topology import Axis
 from support.data.tiny_models import CONFIGS, save_tiny_model
 
 CPU = torch.device("cpu")
@@ -105,7 +106,7 @@ def test_a_part_is_told_by_the_bytes_that_the_rank_reads(
     caplog: pytest.LogCaptureFixture, tmp_path: Path, family: str, tied: tuple[str, ...]
 ) -> None:
     path = save_tiny_model(family, tmp_path)
-    network = load_part(path, family, Ranks(1, 2))
+    network = load_part(path, family, Axis(2, 1))
     lines = [found for found in map(LINE.fullmatch, caplog.messages) if found]
     parts = [one.nbytes for name, one in network.state_dict().items() if name not in tied]
     assert {f"{line[3]} {line[4]}" for line in lines} == {show_bytes(sum(parts))}
@@ -117,7 +118,7 @@ def test_a_part_is_told_by_the_bytes_that_the_rank_reads(
 def test_a_loaded_model_needs_its_files_no_more(tmp_path: Path, is_whole: bool) -> None:
     """Views of a mapped file would show the change here, and end the rank with SIGBUS when the file is cut."""
     path = save_tiny_model("qwen3", tmp_path)
-    network = load_model(str(path), device=CPU)._network if is_whole else load_part(path, "qwen3", Ranks(0, 2))
+    network = load_model(str(path), device=CPU)._network if is_whole else load_part(path, "qwen3", Axis(2, 0))
     before = {name: weight.clone() for name, weight in network.state_dict().items()}
     with (path / "model.safetensors").open("r+b") as file:
         file.write(b"\xff" * (path / "model.safetensors").stat().st_size)
@@ -147,10 +148,10 @@ def test_an_index_that_is_none_is_named(tmp_path: Path, content: str) -> None:
         load_model(str(path), device=CPU)
 
 
-def load_part(path: Path, family: str, ranks: Ranks) -> Any:
+def load_part(path: Path, family: str, axis: Axis) -> Any:
     with init_empty_weights(include_buffers=False):
         network = hf.AutoModelForCausalLM.from_config(CONFIGS[family]())
-    load_shards(network, list_shards(path), apply_plan(network, ranks), CPU)
+    load_shards(network, list_shards(path), apply_plan(network, axis), CPU)
     return network
 
 

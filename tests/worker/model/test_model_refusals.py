@@ -9,8 +9,9 @@ from accelerate import init_empty_weights  # type: ignore[import-untyped]
 
 from lockstep_worker.errors import ConfigError, UnsupportedModel
 from lockstep_worker.model.loader import load_model, read_end_ids
-from lockstep_worker.model.split.tensor import Ranks, apply_plan
+from lockstep_worker.model.split.tensor import apply_plan
 from lockstep_worker.model.support import check_supported
+from lockstep_worker.parallel.topology import Axis
 from support.data.tiny_models import CONFIGS, SIZES, save_tiny_model
 
 CPU = torch.device("cpu")
@@ -52,18 +53,18 @@ def test_a_model_that_cannot_be_served_right_is_refused_by_name(config: Any, rea
 def test_heads_that_do_not_divide_are_refused_with_both_numbers() -> None:
     config = hf.LlamaConfig(**{**SIZES, "hidden_size": 96, "num_attention_heads": 12})
     for size in (1, 2, 4):  # four ranks hold each KV head twice
-        check_supported(config, tp_size=size)
+        check_supported(config, tensor_parallel=size)
     with pytest.raises(UnsupportedModel, match=r"its 2 KV heads are neither a multiple nor a divisor of .* 3"):
-        check_supported(config, tp_size=3)
+        check_supported(config, tensor_parallel=3)
     with pytest.raises(UnsupportedModel, match=r"its 12 attention heads do not divide by tensor parallelism 8"):
-        check_supported(config, tp_size=8)
+        check_supported(config, tensor_parallel=8)
 
 
 def test_a_plan_style_that_is_not_served_is_refused_with_the_layer() -> None:
     with init_empty_weights():
         network = hf.AutoModelForCausalLM.from_config(CONFIGS["qwen3_moe"]())
     with pytest.raises(UnsupportedModel, match=r"model\.layers\.0\.mlp\.experts.*moe_tp_experts"):
-        apply_plan(network, Ranks(0, 2))
+        apply_plan(network, Axis(2, 0))
 
 
 def test_a_width_that_does_not_divide_is_refused_with_both_numbers() -> None:
@@ -71,7 +72,7 @@ def test_a_width_that_does_not_divide_is_refused_with_both_numbers() -> None:
     with init_empty_weights():
         network = hf.AutoModelForCausalLM.from_config(config)
     with pytest.raises(UnsupportedModel, match=r"49 output features of model\.layers\.0\.mlp\.gate_proj .* 2"):
-        apply_plan(network, Ranks(0, 2))
+        apply_plan(network, Axis(2, 0))
 
 
 def test_an_encoder_is_refused_when_it_first_runs(tmp_path: Path) -> None:

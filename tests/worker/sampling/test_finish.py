@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from lockstep_worker.sampling.columns import Columns
-from lockstep_worker.sampling.finish import finish_code, finish_codes
+from lockstep_worker.sampling.finish import finish_codes
+from lockstep_worker.schedule.finish import finish_code
+from lockstep_worker.schedule.sequence import Sequence
 from lockstep_worker.wire.messages import FinishCode
 from lockstep_worker.wire.params import MAX_STOP_TOKEN_IDS, SamplingParams
 from support.worlds.tables import CPU
@@ -34,8 +36,7 @@ def params_of(end: str, stop: str) -> SamplingParams:
 
 
 def write(columns: Columns, slot: int, params: SamplingParams, length: int) -> None:
-    columns.stage(slot, params, tokens=np.zeros(length, dtype=np.int32), prompt_length=2, limit=LIMIT)
-    columns.flush()
+    columns.admit({slot: Sequence(slot, params, 2, LIMIT, np.zeros(length, dtype=np.int32))})
 
 
 @pytest.mark.parametrize(("end", "stop", "length"), CASES)
@@ -48,7 +49,7 @@ def test_the_device_decides_all_cases_of_one_batch_alike() -> None:
     for slot, (end, stop, length) in enumerate(CASES, start=1):
         write(columns, slot, params_of(end, stop), length)
     rows = torch.arange(1, len(CASES) + 1).flip(0)
-    codes = finish_codes(torch.full((len(CASES),), TOKEN), rows, columns)
+    codes = finish_codes(torch.full((len(CASES),), TOKEN), columns.length[rows], rows, columns)
     assert codes.dtype == torch.uint8
     assert codes.tolist() == [expected(*case) for case in reversed(CASES)]
 
@@ -56,4 +57,4 @@ def test_the_device_decides_all_cases_of_one_batch_alike() -> None:
 def test_the_padding_of_unused_ids_ends_nothing() -> None:
     columns = Columns(1, CPU, vocab_size=50)
     write(columns, 0, SamplingParams(max_tokens=5), 3)
-    assert finish_codes(torch.tensor([0]), torch.tensor([0]), columns).tolist() == [0]
+    assert finish_codes(torch.tensor([0]), columns.length, torch.tensor([0]), columns).tolist() == [0]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep_worker.sampling.columns import Columns, Needs
+from lockstep_worker.sampling.columns import Columns
 from lockstep_worker.sampling.logits import ban_end_ids, scale, truncate
 from lockstep_worker.sampling.sampler import exponential_noise, sample
 from lockstep_worker.wire.messages import FinishCode
-from lockstep_worker.wire.params import SamplingParams
+from lockstep_worker.wire.params import Needs, SamplingParams
 from support.worlds.sampled import Rows, exponential_one, keep_one_by_one
 
 INF = float("inf")
@@ -33,7 +33,7 @@ def test_a_greedy_tie_goes_to_the_lowest_id() -> None:
     logits = torch.zeros(3, 500)
     logits[0, [7, 8, 400]] = 2.0
     logits[1, 499] = 1.0
-    for needs in (Needs(False, False, False), ALL):
+    for needs in (Needs(), ALL):
         assert rows.draw(logits, needs).tolist() == [7, 499, 0]
 
 
@@ -180,7 +180,7 @@ def test_end_ids_and_stop_ids_are_banned_until_min_tokens() -> None:
 def test_a_ban_touches_its_own_row_and_ids_only() -> None:
     params = [params_of(end_ids=(0, 3), min_tokens=1), params_of(end_ids=(0, 3)), params_of(min_tokens=5)]
     rows = Rows(params)
-    banned = torch.isinf(ban_end_ids(torch.zeros(3, 6), rows.rows, rows.columns))
+    banned = torch.isinf(ban_end_ids(torch.zeros(3, 6), rows.rows, rows.columns.length, rows.columns))
     assert [torch.nonzero(row).flatten().tolist() for row in banned] == [[0, 3], [], []]
 
 
@@ -219,8 +219,9 @@ def test_a_step_writes_token_length_and_code_of_its_rows_only() -> None:
     rows = Rows([GREEDY, params_of(0.0, end_ids=(3,)), GREEDY])
     logits = torch.zeros(2, 5)
     logits[:, 3] = 1.0
-    tokens, codes = sample(logits, rows.rows[:2], rows.columns, Needs(False, False, False))
-    assert (tokens.tolist(), codes.tolist()) == ([3, 3], [0, FinishCode.END_ID])
+    drawn = sample(logits, rows.rows[:2], rows.columns, Needs())
+    assert (drawn.tokens_RW.tolist(), drawn.codes.tolist()) == ([[3], [3]], [0, FinishCode.END_ID])
+    assert drawn.counts is None
     assert rows.columns.last_token.tolist() == [3, 3, 0]
     assert rows.columns.length.tolist() == [Rows.PROMPT + 1, Rows.PROMPT + 1, Rows.PROMPT]
     assert rows.columns.finished.tolist() == [0, FinishCode.END_ID, 0]
@@ -233,8 +234,8 @@ def state_of(columns: Columns) -> dict[str, list[object]]:
 def test_a_row_that_finished_keeps_its_state_in_later_steps() -> None:
     rows = Rows([params_of(0.0, end_ids=(3,))])
     logits = torch.eye(5)[3:4]
-    sample(logits, rows.rows, rows.columns, Needs(False, False, False))
+    sample(logits, rows.rows, rows.columns, Needs())
     before = state_of(rows.columns)
-    _, codes = sample(torch.eye(5)[1:2], rows.rows, rows.columns, Needs(False, False, False))
-    assert codes.tolist() == [FinishCode.END_ID]
+    drawn = sample(torch.eye(5)[1:2], rows.rows, rows.columns, Needs())
+    assert drawn.codes.tolist() == [FinishCode.END_ID]
     assert state_of(rows.columns) == before

@@ -51,9 +51,9 @@ def random_batch(seed: int, size: int = 60) -> tuple[list[SamplingParams], list[
 
 
 def shape(rows: Rows, logits: torch.Tensor) -> torch.Tensor:
-    for one in (add_bias, penalize, ban_end_ids):
+    for one in (add_bias, penalize):
         logits = one(logits, rows.rows, rows.columns)
-    return logits
+    return ban_end_ids(logits, rows.rows, rows.columns.length[rows.rows], rows.columns)
 
 
 @pytest.mark.parametrize("penalty", [0.5, 1.2, 3.0])
@@ -137,7 +137,7 @@ def test_what_the_device_counts_step_by_step_is_what_a_placement_counts() -> Non
     rows = Rows(asking, histories=histories, width=V)
     for step in range(6):
         logits = torch.randn(len(asking), V, generator=torch.Generator().manual_seed(step))
-        tokens, _ = sample(logits, rows.rows, rows.columns, EVERYTHING)
+        tokens = sample(logits, rows.rows, rows.columns, EVERYTHING).tokens_RW[:, 0]
         histories = [[*history, token] for history, token in zip(histories, tokens.tolist(), strict=True)]
     anew = Rows(asking, histories=histories, width=V)
     for found, expected in zip(rows.columns.counts.read(rows.rows), anew.columns.counts.read(rows.rows), strict=True):

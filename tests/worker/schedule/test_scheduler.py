@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import pytest
 
+from lockstep_worker.sampling.columns import Columns
 from support.worlds.scheduling import add, collect, handles, scheduler_of, step
+from support.worlds.tables import CPU
 
 
 def test_an_empty_scheduler_plans_nothing() -> None:
-    assert scheduler_of().schedule() is None
+    assert scheduler_of().schedule().is_empty
 
 
 def test_a_prompt_is_cut_to_the_budget_and_draws_with_its_last_chunk() -> None:
     scheduler = scheduler_of(budget=5)
     add(scheduler, 1, 12)
     plans = [step(scheduler) for _ in range(4)]
-    assert [plan.counts.tolist() for plan in plans if plan] == [[5], [5], [2], [1]]
-    assert [plan.starts.tolist() for plan in plans if plan] == [[0], [5], [10], [12]]
-    assert [plan.samples.tolist() for plan in plans if plan] == [[False], [False], [True], [True]]
-    assert [plan.num_decodes for plan in plans if plan] == [0, 0, 0, 1]
+    assert [plan.counts.tolist() for plan in plans if not plan.is_empty] == [[5], [5], [2], [1]]
+    assert [plan.starts.tolist() for plan in plans if not plan.is_empty] == [[0], [5], [10], [12]]
+    assert [plan.draws.tolist() for plan in plans if not plan.is_empty] == [[0], [0], [1], [1]]
+    assert [plan.num_decodes for plan in plans if not plan.is_empty] == [0, 0, 0, 1]
 
 
 def test_a_prompt_whose_last_chunk_is_one_token_reads_it_like_a_decode() -> None:
     scheduler = scheduler_of(budget=5)
     add(scheduler, 1, 6)
     plans = [step(scheduler) for _ in range(2)]
-    assert [(plan.num_decodes, plan.counts.tolist(), plan.samples.tolist()) for plan in plans if plan] == [
-        (0, [5], [False]),
-        (1, [1], [True]),
+    assert [(plan.num_decodes, plan.counts.tolist(), plan.draws.tolist()) for plan in plans if not plan.is_empty] == [
+        (0, [5], [0]),
+        (1, [1], [1]),
     ]
-    scheduler.table.device_columns.flush()
-    assert scheduler.table.device_columns.last_token[0] == 1  # what it reads is the prompt's last token
+    columns = Columns(scheduler.table.num_slots, CPU, vocab_size=10)
+    columns.admit(scheduler.table.take_newcomers())
+    assert columns.last_token[0] == 1  # what it reads is the prompt's last token
 
 
 def test_decodes_come_first_then_chunks_then_newcomers_and_the_budget_holds() -> None:
@@ -41,7 +44,6 @@ def test_decodes_come_first_then_chunks_then_newcomers_and_the_budget_holds() ->
     assert handles(scheduler, step(scheduler)) == [1, 2]
     add(scheduler, 3, 12)
     plan = step(scheduler)
-    assert plan is not None
     assert handles(scheduler, plan) == [1, 2, 3]
     assert (plan.num_decodes, plan.counts.tolist()) == (1, [1, 3, 6])
 
@@ -62,7 +64,7 @@ def test_a_row_that_will_reach_its_limit_gets_no_forward_too_many() -> None:
     scheduler = scheduler_of()
     add(scheduler, 1, 4, max_tokens=1)
     first = scheduler.schedule()
-    assert scheduler.schedule() is None
+    assert scheduler.schedule().is_empty
     collect(scheduler, first)
     assert scheduler.num_requests == 0
 
@@ -112,8 +114,7 @@ def test_a_prompt_that_is_all_in_the_cache_computes_its_last_token_only() -> Non
         step(scheduler)
     add(scheduler, 2, [*range(9)])
     plan = step(scheduler)
-    assert plan is not None
-    assert (plan.starts.tolist(), plan.counts.tolist(), plan.samples.tolist()) == ([8], [1], [True])
+    assert (plan.starts.tolist(), plan.counts.tolist(), plan.draws.tolist()) == ([8], [1], [1])
 
 
 def test_a_request_is_served_that_needs_every_block() -> None:
@@ -158,5 +159,4 @@ def test_a_token_that_the_host_has_not_seen_does_not_enter_the_prefix_cache() ->
     scheduler.cancel(1)
     add(scheduler, 2, [1, 1, 1, 0, 5])
     plan = scheduler.schedule()
-    assert plan is not None
     assert plan.starts.tolist() == [0]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep_worker.sampling.columns import Needs
-from lockstep_worker.schedule.slots import Sequence, SlotTable, ineligible_reason
+from lockstep_worker.sampling.columns import Columns
+from lockstep_worker.schedule.sequence import Sequence
+from lockstep_worker.schedule.slots import SlotTable
 from lockstep_worker.wire.messages import NewRequest
-from lockstep_worker.wire.params import SamplingParams
+from lockstep_worker.wire.params import Needs, SamplingParams, find_reason
 from support.worlds.tables import CPU, VOCAB, random_params
 
 CONTEXT = 32
@@ -40,11 +41,11 @@ def scan(table: SlotTable) -> tuple[list[bool], Needs]:
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_kept_by_counting_equals_a_full_scan(seed: int) -> None:
     rng = random.Random(seed)
-    table = SlotTable(8, CONTEXT, 4, CPU, VOCAB)
+    table = SlotTable(8, CONTEXT, 4)
     for handle in range(1, 500):
         used = [slot for slot, sequence in enumerate(table.sequences) if sequence is not None]
         if table.num_free and (not used or rng.random() < 0.5):
-            table.place(sequence_of(handle, random_params(rng)))
+            table.admit(sequence_of(handle, random_params(rng)))
         else:
             table.release(rng.choice(used))
         ineligible, needs = scan(table)
@@ -58,8 +59,8 @@ def test_what_is_kept_by_counting_equals_a_full_scan(seed: int) -> None:
 
 
 def test_only_logprobs_and_token_id_stop_words_divert_a_request() -> None:
-    assert ineligible_reason(SamplingParams(max_tokens=4, logprobs=0)) == "logprobs"
-    assert ineligible_reason(SamplingParams(max_tokens=4, stop_token_ids=(3,))) == "stop_words"
+    assert find_reason(SamplingParams(max_tokens=4, logprobs=0)) == "logprobs"
+    assert find_reason(SamplingParams(max_tokens=4, stop_token_ids=(3,))) == "stop_words"
     sampled = SamplingParams(
         max_tokens=4,
         temperature=0.7,
@@ -73,7 +74,7 @@ def test_only_logprobs_and_token_id_stop_words_divert_a_request() -> None:
         frequency_penalty=1.0,
         logit_bias=((1, 1.0),),
     )
-    assert ineligible_reason(sampled) == ""
+    assert find_reason(sampled) == ""
 
 
 @pytest.mark.parametrize(("max_tokens", "limit"), [(1, 4), (5, 8), (29, CONTEXT), (1000, CONTEXT)])
@@ -82,7 +83,7 @@ def test_the_limit_is_prompt_plus_max_tokens_within_the_context(max_tokens: int,
 
 
 def test_a_new_owner_finds_nothing_of_the_former_one() -> None:
-    table = SlotTable(1, CONTEXT, 4, CPU, VOCAB)
+    table = SlotTable(1, CONTEXT, 4)
     first = SamplingParams(
         max_tokens=9,
         temperature=0.5,
@@ -98,30 +99,32 @@ def test_a_new_owner_finds_nothing_of_the_former_one() -> None:
         logit_bias=((3, 100.0), (4, -100.0)),
         logprobs=5,
     )
-    slot = table.place(sequence_of(1, first, [1] * 20))
+    slot = table.admit(sequence_of(1, first, [1] * 20))
     table.set_blocks(slot, [3, 2, 1])
     table.in_flight[slot], table.computed[slot] = 1, 19
-    table.device_columns.flush()
-    table.device_columns.finished[slot] = 2
+    columns = Columns(1, CPU, VOCAB)
+    columns.admit(table.take_newcomers())
+    columns.finished[slot] = 2
     assert table.release(slot).slot == -1
-    assert table.place(sequence_of(2, SamplingParams(max_tokens=2, temperature=0.0))) == slot
-    alone = SlotTable(1, CONTEXT, 4, CPU, VOCAB)
-    alone.place(sequence_of(2, SamplingParams(max_tokens=2, temperature=0.0)))
+    assert table.admit(sequence_of(2, SamplingParams(max_tokens=2, temperature=0.0))) == slot
+    alone = SlotTable(1, CONTEXT, 4)
+    alone.admit(sequence_of(2, SamplingParams(max_tokens=2, temperature=0.0)))
     for name in ("handle", "length", "in_flight", "computed", "limit", "num_blocks", "ineligible", "logprobs"):
         assert getattr(table, name)[slot] == getattr(alone, name)[0], name
-    for one in (table, alone):
-        one.device_columns.flush()
-    for name, column in vars(table.device_columns).items():
+    columns.admit(table.take_newcomers())
+    fresh = Columns(1, CPU, VOCAB)
+    fresh.admit(alone.take_newcomers())
+    for name, column in vars(columns).items():
         if isinstance(column, torch.Tensor):
-            assert column.tolist() == getattr(alone.device_columns, name).tolist(), name
-    is_seen, generated = table.device_columns.counts.read(torch.tensor([slot]))
+            assert column.tolist() == getattr(fresh, name).tolist(), name
+    is_seen, generated = columns.counts.read(torch.tensor([slot]))
     assert not is_seen.any() and not generated.any()
     assert table.incarnation[slot] == 1
 
 
 def test_a_released_sequence_takes_its_tokens_along() -> None:
-    table = SlotTable(1, CONTEXT, 4, CPU, VOCAB)
-    slot = table.place(sequence_of(1, SamplingParams(max_tokens=9)))
+    table = SlotTable(1, CONTEXT, 4)
+    slot = table.admit(sequence_of(1, SamplingParams(max_tokens=9)))
     table.tokens[slot, 3:5] = [8, 9]
     table.length[slot] = 5
     sequence = table.release(slot)
@@ -130,14 +133,14 @@ def test_a_released_sequence_takes_its_tokens_along() -> None:
     assert (sequence.prompt_length, sequence.limit) == (3, 12)
 
 
-def test_a_sequence_placed_again_goes_on_where_it_was() -> None:
-    table = SlotTable(2, CONTEXT, 4, CPU, VOCAB)
+def test_a_sequence_admitted_again_goes_on_where_it_was() -> None:
+    table = SlotTable(2, CONTEXT, 4)
     params = SamplingParams(max_tokens=9, min_tokens=4, seed=5)
-    slot = table.place(sequence_of(1, params))
+    slot = table.admit(sequence_of(1, params))
     table.tokens[slot, 3:5] = [8, 9]
     table.length[slot] = 5
-    again = table.place(table.release(slot))
-    columns = table.device_columns
-    columns.flush()
+    again = table.admit(table.release(slot))
+    columns = Columns(2, CPU, VOCAB)
+    columns.admit(table.take_newcomers())
     assert (columns.length[again], columns.last_token[again], columns.min_length[again]) == (5, 9, 7)
     assert (table.length[again], table.limit[again]) == (5, 12)

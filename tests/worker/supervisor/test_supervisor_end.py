@@ -11,7 +11,8 @@ import pytest
 from lockstep_worker import contract
 from lockstep_worker.config import Config
 from lockstep_worker.errors import ConfigError
-from lockstep_worker.supervisor.supervise import find_mpirun, refuse
+from lockstep_worker.supervisor.supervise import find_mpirun
+from lockstep_worker.supervisor.termination import refuse
 
 PROGRAM = """
 import dataclasses, os, sys

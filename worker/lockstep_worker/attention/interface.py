@@ -1,6 +1,6 @@
 """How attention leaves a transformers model: one function under the name `lockstep` in its `AttentionInterface`.
 
-No mask is registered under that name, so transformers builds none. The step's `AttentionStep` travels as a keyword
+No mask is registered under that name, so transformers builds none. The run's `AttentionRun` travels as a keyword
 argument of the model's call, which every layer hands on unchanged.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from transformers import AttentionInterface
 
-from lockstep_worker.attention.protocol import AttentionOptions, AttentionStep
+from lockstep_worker.attention.protocol import AttentionOptions, AttentionRun
 from lockstep_worker.errors import UnsupportedModel
 
 NAME = "lockstep"
@@ -34,7 +34,7 @@ def _attend(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     *,
-    lockstep_step: AttentionStep,
+    lockstep_run: AttentionRun,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Translate transformers' call, [1, heads, T, D], into the protocol's, [T, heads, D].
@@ -53,4 +53,4 @@ def _attend(
         sinks=s_aux,
     )
     q_THD, k_TKD, v_TKD = (states[0].transpose(0, 1) for states in (query, key, value))
-    return lockstep_step.attend(int(module.layer_idx), q_THD, k_TKD, v_TKD, options).unsqueeze(0), None
+    return lockstep_run.attend(int(module.layer_idx), q_THD, k_TKD, v_TKD, options).unsqueeze(0), None

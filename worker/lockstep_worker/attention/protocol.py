@@ -1,4 +1,9 @@
-"""The seam between a transformers model and an attention backend."""
+"""The seam between a transformers model and an attention backend.
+
+A backend lives as long as its cache. For each run it plans on the host (`prepare`), from the host's own arrays; then
+every layer runs on the device (`attend`), and nothing in a layer asks the host. What a backend needs from run to run
+(scratch, split tables, a graph's inputs) it allocates once and keeps. Source of the split: FlashInfer's plan and run.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +29,14 @@ class AttentionOptions:
     """[query heads]: a score a head that takes part in the softmax and brings no value"""
 
 
-class AttentionStep(Protocol):
-    """One forward pass's attention, made anew for every batch, so that what layers share is computed once.
+class AttentionRun(Protocol):
+    """One run's attention, prepared for its batch, so that what layers share is computed once.
 
     Shape legend: T packed tokens, H query heads, K KV heads of this rank, D head size.
     """
 
     def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, options: AttentionOptions) -> Tensor:
-        """Write this step's keys and values to the cache and attend over each sequence's context.
+        """Write this run's keys and values to the cache and attend over each sequence's context.
 
         Args:
             layer: index of the layer.
@@ -49,10 +54,10 @@ class AttentionStep(Protocol):
 class AttentionBackend(Protocol):
     """One way to compute attention over one KV cache."""
 
-    def step(self, batch: PackedBatch) -> AttentionStep:
-        """Prepare what all layers of a forward pass share.
+    def prepare(self, batch: PackedBatch) -> AttentionRun:
+        """Plan a run on the host.
 
         Args:
-            batch: the pass's tokens, on the cache's device.
+            batch: the run's tokens; what decides stands in `batch.host`, the tensors are only handed on.
         """
         ...

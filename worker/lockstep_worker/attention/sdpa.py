@@ -1,8 +1,6 @@
 """Attention in plain torch: what CPUs run and what other backends are compared with.
 
-Sequences that bring one token are attended together over padded contexts; a prompt's chunk is attended by itself. The
-split needs the chunks' lengths on the host: free on a CPU; on an accelerator it costs a synchronisation a step, so
-there this backend serves as a reference only.
+Sequences that bring one token are attended together over padded contexts; a prompt's chunk is attended by itself.
 
 Shape legend: T packed tokens, R sequences attended together, Q tokens that one brings, C context, H query heads, K KV
 heads, G query heads a KV head, D head size.
@@ -39,27 +37,34 @@ class SdpaBackend:
         kv: the cache, written and read.
     """
 
+    name = "sdpa"
+
     def __init__(self, kv: KVCache) -> None:
         self._kv = kv
         self._scratch = (kv.keys[0].new_empty(0), kv.values[0].new_empty(0))
 
-    def step(self, batch: PackedBatch) -> SdpaStep:
-        """See `AttentionBackend.step`."""
+    @staticmethod
+    def serves(kv: KVCache) -> bool:
+        """See `choose.BackendKind`: it is plain torch, so any."""
+        return True
+
+    def prepare(self, batch: PackedBatch) -> SdpaRun:
+        """See `AttentionBackend.prepare`."""
         parts = _split(batch, self._kv.block_size)
         size = max(part.blocks_RM.numel() for part in parts) * self._kv.keys[0][0].numel()
         if self._scratch[0].numel() < size:
             self._scratch = (self._scratch[0].new_empty(2 * size), self._scratch[1].new_empty(2 * size))
-        return SdpaStep(self._kv, batch.slot_mapping, parts, self._scratch)
+        return SdpaRun(self._kv, batch.slot_mapping, parts, self._scratch)
 
 
-class SdpaStep:
-    """`AttentionStep` of `SdpaBackend`.
+class SdpaRun:
+    """`AttentionRun` of `SdpaBackend`.
 
     Args:
         kv: the cache.
-        slots_T: where the step's keys and values go.
+        slots_T: where the run's keys and values go.
         parts: together all T tokens.
-        scratch: room for the keys and the values of the largest part, kept across layers and steps, because memory that
+        scratch: room for the keys and the values of the largest part, kept across layers and runs, because memory that
             is given back and taken again costs more on a CPU than the attention itself.
     """
 
@@ -71,7 +76,7 @@ class SdpaStep:
         self._masks: dict[tuple[int, int | None], Tensor] = {}
 
     def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, options: AttentionOptions) -> Tensor:
-        """See `AttentionStep.attend`."""
+        """See `AttentionRun.attend`."""
         self._kv.write(layer, self._slots_T, k_TKD, v_TKD)
         out_THD = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         for index, part in enumerate(self._parts):
@@ -88,21 +93,22 @@ class SdpaStep:
         key = (index, window)
         if key not in self._masks:
             last = self._parts[index].positions_RQ[:, :, None]
-            place = torch.arange(context, device=last.device)
-            allowed = place <= last
+            position = torch.arange(context, device=last.device)
+            allowed = position <= last
             if window is not None:
-                allowed &= place > last - window
+                allowed &= position > last - window
             self._masks[key] = allowed[:, None, None]
         return self._masks[key]
 
 
 def _split(batch: PackedBatch, block_size: int) -> list[_Part]:
     """Put the sequences that bring one token into one part, and each other sequence into its own."""
-    num_blocks = -(-batch.max_context // block_size)
-    if batch.max_query == 1:
+    host = batch.host
+    if host.max_query == 1:
+        num_blocks = -(-host.max_context // block_size)
         return [_Part(slice(None), batch.block_tables[:, :num_blocks], batch.positions[:, None])]
-    starts = batch.query_start.tolist()
-    contexts = batch.context_lens.tolist()
+    starts = host.query_start.tolist()
+    contexts = host.context_lens.tolist()
     parts = []
     for index, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
         if end - start > 1:

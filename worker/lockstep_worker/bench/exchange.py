@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from lockstep_worker.bench.counting import CountingComm
 from lockstep_worker.bench.machine import describe_machine, summarize
 from lockstep_worker.bench.ranks import run_ranks
-from lockstep_worker.executor.exchange import Exchange, Status
+from lockstep_worker.executor.exchange import Exchange, RankState
 from lockstep_worker.executor.idle import wait_awake
 from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.parallel.comm import Comm, MpiComm
@@ -37,7 +37,7 @@ PROMPT_LENGTH = 128
 FORWARD_S = 0.001
 """Stands for a step's forward; a sleep, so that it takes no core."""
 _WARM_UP = 20
-_STATUS = Status(step=0, active=1, running=1, tokens=128, free_blocks=1000, digest=0, routes=0)
+_STATE = RankState(step=0, active=1, running=1, tokens=128, free_blocks=1000, digest=0, routes=0)
 _RANK_MODULE = "lockstep_worker.bench.exchange"
 
 
@@ -123,7 +123,7 @@ class Ours:
 
     def open(self, items: list[Inbound]) -> None:
         """See `Protocol`."""
-        self._exchange.post(_STATUS, items)
+        self._exchange.post(_STATE, items)
 
     def close(self) -> None:
         """See `Protocol`."""

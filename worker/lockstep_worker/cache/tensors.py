@@ -10,6 +10,7 @@ class KVCache:
     """Keys and values of all layers, in blocks.
 
     Zeroed at the start: a block's unused tail is multiplied by an attention weight of zero, and NaN times zero is NaN.
+    Behind the pool's blocks lies one more, the spare one, for what runs and is nobody's.
 
     Shape legend: L layers, N blocks, B tokens a block, H KV heads of this rank, D head size.
 
@@ -34,13 +35,13 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (num_blocks, block_size, kv_heads, head_dim)
-        self.num_blocks = num_blocks
+        shape = (num_blocks + 1, block_size, kv_heads, head_dim)
+        self.spare_block = num_blocks
         self.block_size = block_size
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        """L tensors [N, B, H, D]"""
+        """L tensors [N+1, B, H, D]"""
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        """L tensors [N, B, H, D]"""
+        """L tensors [N+1, B, H, D]"""
 
     def write(self, layer: int, slots_T: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
         """Store T tokens' keys and values in one layer.

@@ -1,6 +1,8 @@
 """What the image, the operator, the chart and the tests may rely on about a worker. Standard library only.
 
-This is the one module that the operator imports from the worker; whatever both sides must agree on stands here once.
+This is the one package that the operator imports from the worker; whatever both sides must agree on stands here once.
+Read this file first: paths, ports, exit codes. `serve` declares the options of `lockstep-worker serve` and writes its
+command line; `option` is how one option is declared, read, checked and written; `page` prints `docs/options.md`.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 IMAGE_ROOT = "/opt/lockstep"
 """Where the image keeps Lockstep: `bin/` with the programs, `models/recall` with the small model."""
 BUNDLED_MODEL = f"{IMAGE_ROOT}/models/recall"
+PROGRAM = f"{IMAGE_ROOT}/bin/lockstep-worker"
 MODEL_MOUNT = "/models"
 """Where a pod mounts the volume claim that holds a model."""
 USER_ID = 1000
@@ -112,4 +115,4 @@ def serve_command(
 
 def sshd_command() -> list[str]:
     """Build the worker container's command line: an ssh server as `USER_ID` on `SSH_PORT`, waiting for mpirun."""
-    return [f"{IMAGE_ROOT}/bin/lockstep-worker", "sshd"]
+    return [PROGRAM, "sshd"]

@@ -1,6 +1,7 @@
 """One option of a configuration: how a dataclass field declares it, reads it from text, and checks it.
 
-This module knows fields, not the configuration that they belong to: `config.py` declares and joins them.
+This module knows fields, not the configuration that they belong to: `contract.serve` declares them, `config` joins
+their sources.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from types import NoneType
 from typing import Any
 
+ENV_PREFIX = "LOCKSTEP_"
 BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _PLACEHOLDERS = {int: "N", float: "X", str: "TEXT"}
@@ -26,7 +28,8 @@ def declare(default: Any, group: str, about: str, **limits: Any) -> Any:
         default: the value when nobody sets it; `dataclasses.MISSING` makes the option required.
         group: the heading under which `--help` shows it.
         about: one phrase for `--help`, with the unit.
-        limits: any of `low`, `above` (exclusive), `high` and `choices`; `metavar` is the value's name in `--help`.
+        limits: any of `low`, `above` (exclusive), `high` and `choices`; `metavar` is the value's name in `--help`, and
+            `unset` says in words what holds where the default is no value.
     """
     metadata = {"group": group, "about": about, **limits}
     if default is dataclasses.MISSING:
@@ -48,6 +51,43 @@ class Option:
     def flag(self) -> str:
         """The command line flag, such as `--max-batch-size`."""
         return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, such as `LOCKSTEP_MAX_BATCH_SIZE`."""
+        return ENV_PREFIX + self.name.upper()
+
+    @property
+    def negative(self) -> str:
+        """A boolean's other flag, such as `--no-overlap`."""
+        return "--no-" + self.flag.removeprefix("--")
+
+    @property
+    def written_flag(self) -> str:
+        """The one flag that `write` can write: of a boolean, the one that leaves its default."""
+        return self.negative if self.default is True else self.flag
+
+    @property
+    def default_text(self) -> str:
+        """What holds when nobody sets the option, in words; empty where it must be set."""
+        if self.default is dataclasses.MISSING:
+            return ""
+        if "unset" in self.metadata:
+            return str(self.metadata["unset"])
+        return str(self.default).lower() if self.kind is bool else str(self.default)
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for the value behind the flag, such as `N`."""
+        if choices := self.metadata.get("choices"):
+            return "|".join(choices)
+        return str(self.metadata.get("metavar", _PLACEHOLDERS[self.kind]))
+
+    def write(self, value: Any) -> list[str]:
+        """Write a value as words of a command line; none for None, nor for a boolean's default."""
+        if self.kind is bool:
+            return [] if value in (None, self.default) else [self.written_flag]
+        return [] if value is None else [self.flag, str(value)]
 
     def read(self, raw: object) -> Any:
         """Turn text, or a value out of a file, into the option's type.
@@ -94,15 +134,18 @@ class Option:
 
     def argument(self) -> dict[str, Any]:
         """Build the keyword arguments for `add_argument`; values stay text, so that all are judged together."""
-        about = self.metadata["about"]
-        if self.default not in (None, "", dataclasses.MISSING):
-            about += f" (default: {str(self.default).lower() if self.kind is bool else self.default})"
-        settings: dict[str, Any] = {"help": about, "default": None, "dest": self.name}
+        settings: dict[str, Any] = {"help": self._help(), "default": None, "dest": self.name}
         if self.kind is bool:
             return {**settings, "action": argparse.BooleanOptionalAction}
-        if choices := self.metadata.get("choices"):
-            return {**settings, "metavar": "|".join(choices)}
-        return {**settings, "metavar": self.metadata.get("metavar", _PLACEHOLDERS[self.kind])}
+        return {**settings, "metavar": self.placeholder}
+
+    def _help(self) -> str:
+        about = self.metadata["about"]
+        if self.default is dataclasses.MISSING:
+            return f"{about}; required"
+        if "unset" in self.metadata:
+            return f"{about}; default: {self.default_text}"
+        return f"{about} (default: {self.default_text})"
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""How requests get in: rank 0 takes them from its link, refuses the bad ones alone, and every rank admits the rest.
+"""Intake: rank 0 takes requests from its link and refuses the bad ones alone, before any rank hears of them.
 
 What passes `check_request` can be served by every rank; nothing after it may fail because of what a client sent.
 """
@@ -9,30 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 import zmq
 
 from lockstep_worker.errors import RequestError
 from lockstep_worker.wire.messages import Inbound, NewRequest, Refused
-from lockstep_worker.wire.params import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, MAX_TOP_LOGPROBS, SamplingParams
+from lockstep_worker.wire.params import INT32, MAX_LOGIT_BIAS, PARAMETERS, SamplingParams
 
 MAX_ITEMS_PER_STEP = 512
 """More wait for the next step, so that a burst does not stall running requests for long."""
-_INT32 = (1 << 31) - 1
-_RANGES: dict[str, tuple[float, float]] = {
-    "max_tokens": (1, _INT32),
-    "min_tokens": (0, _INT32),
-    "temperature": (0, float(np.finfo(np.float32).max)),
-    "top_p": (0, 1),
-    "top_k": (0, _INT32),
-    "min_p": (0, 1),
-    "seed": (0, (1 << 63) - 1),
-    "repetition_penalty": (0.1, 10),
-    "presence_penalty": (-2, 2),
-    "frequency_penalty": (-2, 2),
-    "logprobs": (-1, MAX_TOP_LOGPROBS),
-}
-_BIAS_RANGE = (-100, 100)
+_TOKEN_IDS = ("end_ids", "stop_token_ids")
+_NUMBERS = {name: (one.low, one.high) for name, one in PARAMETERS.items() if name not in {*_TOKEN_IDS, "logit_bias"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +42,8 @@ def check_request(request: NewRequest, limits: Limits) -> None:
         raise RequestError(f"prompt has {length} tokens; the limit is 1 to {limits.max_model_len - 1}", "prompt")
     if min(request.prompt) < 0 or max(request.prompt) >= limits.vocab_size:
         raise RequestError(f"prompt holds a token id outside 0 to {limits.vocab_size - 1}", "prompt")
-    if not -_INT32 - 1 <= request.priority <= _INT32:
-        raise RequestError(f"priority is {request.priority}; the limits are {-_INT32 - 1} to {_INT32}", "priority")
+    if not -INT32 - 1 <= request.priority <= INT32:
+        raise RequestError(f"priority is {request.priority}; the limits are {-INT32 - 1} to {INT32}", "priority")
     _check_params(params, limits.vocab_size)
     most = min(length + params.max_tokens, limits.max_model_len)
     needed = -(-most // limits.block_size)
@@ -66,16 +52,16 @@ def check_request(request: NewRequest, limits: Limits) -> None:
 
 
 def _check_params(params: SamplingParams, vocab_size: int) -> None:
-    for field in ("end_ids", "stop_token_ids"):
-        ids = getattr(params, field)
-        if len(ids) > MAX_STOP_TOKEN_IDS:
-            raise RequestError(f"{field} has {len(ids)} ids; the limit is {MAX_STOP_TOKEN_IDS}", field)
+    for field in _TOKEN_IDS:
+        ids, most = getattr(params, field), PARAMETERS[field].width
+        if len(ids) > most:
+            raise RequestError(f"{field} has {len(ids)} ids; the limit is {most}", field)
         if any(not 0 <= token < vocab_size for token in ids):
             raise RequestError(f"{field} holds a token id outside 0 to {vocab_size - 1}", field)
     _check_bias(params.logit_bias, vocab_size)
-    for field, (least, most) in _RANGES.items():
-        if not least <= getattr(params, field) <= most:  # false for NaN as well
-            raise RequestError(f"{field} is {getattr(params, field)}; the limits are {least} to {most}", field)
+    for field, (low, high) in _NUMBERS.items():
+        if not low <= getattr(params, field) <= high:  # false for NaN as well
+            raise RequestError(f"{field} is {getattr(params, field)}; the limits are {low} to {high}", field)
 
 
 def _check_bias(bias: tuple[tuple[int, float], ...], vocab_size: int) -> None:
@@ -83,9 +69,9 @@ def _check_bias(bias: tuple[tuple[int, float], ...], vocab_size: int) -> None:
         raise RequestError(f"logit_bias has {len(bias)} ids; the limit is {MAX_LOGIT_BIAS}", "logit_bias")
     if any(not 0 <= token < vocab_size for token, _ in bias) or len(dict(bias)) < len(bias):
         raise RequestError(f"logit_bias holds a token id twice, or one outside 0 to {vocab_size - 1}", "logit_bias")
-    least, most = _BIAS_RANGE
-    if any(not least <= value <= most for _, value in bias):  # false for NaN as well
-        raise RequestError(f"logit_bias holds a value outside {least} to {most}", "logit_bias")
+    declared = PARAMETERS["logit_bias"]
+    if any(not declared.low <= value <= declared.high for _, value in bias):  # false for NaN as well
+        raise RequestError(f"logit_bias holds a value outside {declared.low} to {declared.high}", "logit_bias")
 
 
 class Intake:

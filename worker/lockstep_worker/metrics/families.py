@@ -1,4 +1,4 @@
-"""The metrics of a rank, of its hang detector and of the frontend, made from `tables` on a registry that is passed in."""
+"""The metrics of a rank, of its hang detector and of the frontend, made from `tables` on a given registry."""
 
 from __future__ import annotations
 

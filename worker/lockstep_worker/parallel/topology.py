@@ -79,7 +79,7 @@ class Topology:
         """Yield, for every set of ranks that differ on this axis alone, those ranks; the same on all ranks."""
         own, stride = getattr(self, axis), self._stride(axis)
         for start in range(self.size):
-            if start // stride % own.size == 0:
+            if start // stride % own.size == 0:  # the first of its set
                 yield [start + index * stride for index in range(own.size)]
 
     def with_groups(self, groups: dict[str, Any]) -> Topology:
@@ -89,3 +89,7 @@ class Topology:
     def _stride(self, axis: str) -> int:
         """How far apart two neighbours on an axis are."""
         return {"tensor": 1, "expert": 1, "pipeline": self.tensor.size, "data": self.replica_size}[axis]
+
+
+ALONE = Topology()
+"""The one rank of a group of one."""

@@ -1,6 +1,7 @@
-"""Turn a plan into one forward with sampling behind it, and bring its results back when they are asked for.
+"""Run a plan: one forward with sampling behind it; and bring its tokens back when they are asked for.
 
-Host arrays are packed with numpy and go to the device in one piece each; the tokens of decodes never leave it.
+`run` never waits for the device, `collect` waits for one run. Forward and sampling are two halves of their own, since a
+rank that is no model's last stage has the first one only.
 """
 
 from __future__ import annotations
@@ -11,115 +12,112 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep_worker.attention.batch import PackedBatch
 from lockstep_worker.model.forward import Model
-from lockstep_worker.sampling.columns import upload
+from lockstep_worker.parallel.topology import ALONE, Topology
+from lockstep_worker.runner.pack import Packer
+from lockstep_worker.sampling.columns import Columns, upload
 from lockstep_worker.sampling.logprobs import TopLogprobs, top_logprobs
-from lockstep_worker.sampling.sampler import sample
-from lockstep_worker.schedule.scheduler import Plan
-from lockstep_worker.schedule.slots import Int32, Int64, SlotTable
-from lockstep_worker.schedule.update import RowLogprobs, Sampled
+from lockstep_worker.sampling.sampler import Drawn, sample, sample_drafted
+from lockstep_worker.sampling.verify import Draws
+from lockstep_worker.schedule.plan import Plan
+from lockstep_worker.schedule.sampled import NOTHING_SAMPLED, RowLogprobs, Sampled
+from lockstep_worker.schedule.sequence import Int32, Int64
+from lockstep_worker.schedule.slots import SlotTable
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
-    """A forward in flight. Its tensors may be read after `event` only."""
+class Run:
+    """A run in flight, of R rows that draw. Its tensors may be read after `event` only."""
 
     rows: Int32
     incarnations: Int64
-    tokens: Tensor
-    codes: Tensor
+    draws: Int32
+    drawn: Drawn
+    """On its way to the host."""
     logprobs: tuple[Int32, Int32, TopLogprobs] | None
     """The rows that ask, how many best tokens each asks for, and what was found; None when no row asks."""
     event: torch.cuda.Event | None
 
 
-class Launcher:
+class Runner:
     """Runs plans on the device.
 
     Args:
         model: the loaded model with its cache.
-        table: the slot table whose device columns the sampler writes.
+        table: the slot table whose rows are run; the runner keeps the device's half of it.
         block_size: tokens of a block.
+        max_num_tokens: the most tokens of a plan.
+        topology: this rank's; says whether a run without rows must take part in its peers' forwards.
     """
 
-    def __init__(self, model: Model, table: SlotTable, block_size: int) -> None:
+    def __init__(
+        self, model: Model, table: SlotTable, block_size: int, max_num_tokens: int, topology: Topology = ALONE
+    ) -> None:
+        self.columns = Columns(table.num_slots, model.device, model.vocab_size)
         self._model = model
         self._table = table
-        self._block_size = block_size
-        self._device = table.device_columns.device
+        self._runs_together = topology.runs_together
+        self._packer = Packer(table, block_size, max_num_tokens, model.spare_block, self.columns.last_token)
+
+    def takes_part(self, plan: Plan) -> bool:
+        """Whether a plan is run: it has rows, or peers wait for this rank in the middle of their forwards."""
+        return self._runs_together or not plan.is_empty
 
     @torch.inference_mode()
-    def launch(self, plan: Plan) -> Launched:
-        """Start a plan's forward, sampling included. Returns without waiting for the device."""
-        self._table.device_columns.flush()
-        batch = self._pack(plan)
-        logits_nV = self._model.forward(batch)
-        rows = plan.rows[plan.samples]
-        tokens, codes = sample(
-            logits_nV, self._to_device(rows.astype(np.int64)), self._table.device_columns, self._table.needs
-        )
-        logprobs = self._logprobs(logits_nV, rows, tokens)
-        tokens, codes = tokens.to("cpu", non_blocking=True), codes.to("cpu", non_blocking=True)
-        event = None
-        if self._device.type == "cuda":
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-        return Launched(rows, self._table.incarnation[rows], tokens, codes, logprobs, event)
+    def run(self, plan: Plan) -> Run:
+        """Start a plan's forward, sampling included; one without rows runs a token that is nobody's and draws nothing.
 
-    def collect(self, launched: Launched) -> Sampled:
-        """Wait for a launch and return what it drew."""
-        if launched.event is not None:
-            launched.event.synchronize()
+        Returns without waiting for the device.
+        """
+        self.columns.admit(self._table.take_newcomers())
+        logits_nV = self._model.forward(self._packer.pack(plan))
+        drawing = plan.draws > 0
+        rows, draws = plan.rows[drawing], plan.draws[drawing]
+        drawn = self._sample(logits_nV, rows, draws)
+        logprobs = self._logprobs(logits_nV, rows, draws, drawn)
+        return Run(rows, self._table.incarnation[rows], draws, drawn.to_host(), logprobs, self._record_event())
+
+    def collect(self, run: Run) -> Sampled:
+        """Wait for a run and return what it drew."""
+        if run.event is not None:
+            run.event.synchronize()  # also for a run that draws nothing: the host packs at most one run ahead
+        if not run.rows.size:
+            return NOTHING_SAMPLED
         logprobs = None
-        if launched.logprobs is not None:
-            rows, counts, top = launched.logprobs
+        if run.logprobs is not None:
+            rows, counts, top = run.logprobs
             logprobs = RowLogprobs(rows, counts, top.drawn.numpy(), top.ids.numpy(), top.values.numpy())
-        return Sampled(launched.rows, launched.incarnations, launched.tokens.numpy(), launched.codes.numpy(), logprobs)
+        drawn = run.drawn
+        counts = run.draws if drawn.counts is None else drawn.counts.numpy().astype(np.int32)
+        return Sampled(
+            run.rows, run.incarnations, run.draws, drawn.tokens_RW.numpy(), counts, drawn.codes.numpy(), logprobs
+        )
 
-    def _logprobs(self, logits_nV: Tensor, rows: Int32, tokens: Tensor) -> tuple[Int32, Int32, TopLogprobs] | None:
-        """Work out the logprobs of the rows that ask; which they are the host knows."""
+    def _sample(self, logits_nV: Tensor, rows: Int32, draws: Int32) -> Drawn:
+        on_device, needs = self._packer.upload_rows(rows), self._table.needs
+        if draws.max(initial=1) == 1:
+            return sample(logits_nV, on_device, self.columns, needs)
+        laid_out = Draws.lay_out(rows, draws, self._table.drafts[rows], self.columns.device)
+        return sample_drafted(logits_nV, on_device, laid_out, self.columns, needs)
+
+    def _logprobs(
+        self, logits_nV: Tensor, rows: Int32, draws: Int32, drawn: Drawn
+    ) -> tuple[Int32, Int32, TopLogprobs] | None:
+        """Work out the logprobs of the rows that ask, which bring one token each; which they are the host knows."""
         if not self._table.num_with_logprobs:
             return None
-        places = np.flatnonzero(self._table.logprobs[rows] >= 0)
-        if not places.size:
+        asking = np.flatnonzero(self._table.logprobs[rows] >= 0)
+        if not asking.size:
             return None
-        counts = self._table.logprobs[rows[places]]
+        counts = self._table.logprobs[rows[asking]]
         width = min(int(counts.max()), logits_nV.shape[1])
-        top = top_logprobs(logits_nV, tokens, self._to_device(places), width)
-        return rows[places], counts, top.to_host()
+        of_logits = upload((np.cumsum(draws) - draws)[asking], self.columns.device)
+        tokens = drawn.tokens_RW[upload(asking, self.columns.device), 0]
+        return rows[asking], counts, top_logprobs(logits_nV[of_logits], tokens, width).to_host()
 
-    def _pack(self, plan: Plan) -> PackedBatch:
-        """Lay the plan's rows behind one another. T tokens, S rows, M most blocks of a row in the plan."""
-        table, size = self._table, self._block_size
-        ends = np.cumsum(plan.counts, dtype=np.int64)
-        query_start = np.concatenate((np.zeros(1, dtype=np.int64), ends))
-        owner = np.repeat(np.arange(plan.rows.size), plan.counts)  # [T]
-        positions: Int64 = np.arange(ends[-1]) - query_start[owner] + plan.starts[owner]  # [T]
-        slots = plan.rows[owner]  # [T]
-        context = plan.starts + plan.counts
-        width = -(-int(context.max()) // size)
-        slot_mapping = table.block_table[slots, positions // size].astype(np.int64) * size + positions % size
-        return PackedBatch(
-            input_ids=self._input_ids(plan, slots, positions),
-            positions=self._to_device(positions),
-            slot_mapping=self._to_device(slot_mapping),
-            query_start=self._to_device(query_start.astype(np.int32)),
-            context_lens=self._to_device(context.astype(np.int32)),
-            block_tables=self._to_device(table.block_table[plan.rows, :width]),
-            logit_rows=self._to_device(ends[plan.samples] - 1),
-            max_query=int(plan.counts.max()),
-            max_context=int(context.max()),
-        )
-
-    def _input_ids(self, plan: Plan, slots: Int32, positions: Int64) -> Tensor:
-        """Decodes read their newest token on the device; prompts come from the host."""
-        count = plan.num_decodes
-        newest = self._table.device_columns.last_token[self._to_device(plan.rows[:count].astype(np.int64))]
-        if count == slots.size:
-            return newest
-        known = self._table.tokens[slots[count:], positions[count:]].astype(np.int64)
-        return torch.cat((newest, self._to_device(known)))
-
-    def _to_device(self, array: np.ndarray) -> Tensor:
-        return upload(array, self._device)
+    def _record_event(self) -> torch.cuda.Event | None:
+        if self.columns.device.type != "cuda":
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event

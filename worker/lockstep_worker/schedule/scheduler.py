@@ -2,32 +2,26 @@
 
 Every rank of a data replica runs this on equal state and comes to the equal plan; nothing here may look at a clock, a
 random number or anything else that is one rank's own.
+
+What always holds between two steps, row by row:
+
+    computed <= length + in_flight          nothing is computed that is neither known nor about to be
+    computed <= num_blocks * block_size     each computed position has a block
+    remaining = length + in_flight - computed, the tokens that wait to be computed: 1 is a decode, more a prompt
+
+The plan is booked as if it had run, so that the next one can be made before its tokens are here.
 """
 
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from lockstep_worker.cache.pool import BlockPool
-from lockstep_worker.schedule.slots import Int32, Sequence, SlotTable
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The rows of one forward, in packed order; the first `num_decodes` bring one token each."""
-
-    rows: Int32
-    starts: Int32
-    """Each row's first position in this forward."""
-    counts: Int32
-    """How many tokens it brings."""
-    samples: npt.NDArray[np.bool_]
-    """Whether its newest token is reached, so that it draws one."""
-    num_decodes: int
+from lockstep_worker.schedule.plan import EMPTY_PLAN, Plan
+from lockstep_worker.schedule.sequence import Int32, Sequence
+from lockstep_worker.schedule.slots import SlotTable
 
 
 class Scheduler:
@@ -35,7 +29,7 @@ class Scheduler:
 
     The lowest priority number first, and among equals first come, first served; none overtakes one before it that does
     not fit. A running request never waits for a newcomer, whatever its priority. When blocks run out the running
-    request whose turn would come last goes back to its place in the queue and is computed anew later.
+    request whose turn would come last goes back to the queue and is computed anew later.
 
     Args:
         table: where running requests live.
@@ -104,21 +98,21 @@ class Scheduler:
         del self._by_handle[sequence.handle]
         self.num_prompt_tokens -= sequence.prompt_length
 
-    def schedule(self) -> Plan | None:
-        """Choose the next forward and book it in the table; None when there is nothing to run."""
+    def schedule(self) -> Plan:
+        """Choose the next run and book it in the table; its plan is empty when there is nothing to run."""
         self.started = []
         preemptions = self.num_preemptions
-        decodes = self._grant_decodes()
-        budget = self._max_num_tokens - decodes.size
+        decodes, brings = self._grant_decodes()
+        budget = self._max_num_tokens - int(brings.sum())
         rows, counts = self._choose_prefills(budget)
         budget -= sum(counts)
         if preemptions == self.num_preemptions:
             self._admit(budget, rows, counts)
         if not decodes.size and not rows:
-            return None
+            return EMPTY_PLAN
         return self._book(
             np.concatenate((decodes, np.array(rows, dtype=np.int32))),
-            np.concatenate((np.ones(decodes.size, dtype=np.int32), np.array(counts, dtype=np.int32))),
+            np.concatenate((brings, np.array(counts, dtype=np.int32))),
             decodes.size,
         )
 
@@ -126,37 +120,57 @@ class Scheduler:
         return np.fromiter(self._running, dtype=np.int32, count=len(self._running))
 
     def _remaining(self, rows: Int32) -> Int32:
-        """Tokens of each row that wait to be computed, the one in flight included."""
+        """Tokens of each row that wait to be computed, those in flight included."""
         table = self.table
         return table.length[rows] + table.in_flight[rows] - table.computed[rows]
 
-    def _grant_decodes(self) -> Int32:
-        """Find the rows that are due one token and give each the block that it writes to."""
+    def _grant_decodes(self) -> tuple[Int32, Int32]:
+        """Find the rows that are due a decode, and give each the blocks that it writes to.
+
+        Returns:
+            The rows, and how many tokens each computes: its newest one and its drafts.
+        """
         table, size = self.table, self.pool.block_size
         rows = self._running_rows()
-        # A row whose token in flight will reach the limit ends without another forward.
+        # A row whose tokens in flight may reach the limit ends without another run, or is looked at again after them.
         open_ended = table.length[rows] + table.in_flight[rows] < table.limit[rows]
-        rows = rows[open_ended & (self._remaining(rows) == 1)][: self._max_num_tokens]
-        short = rows[table.computed[rows] >= table.num_blocks[rows] * size]
-        for slot in short.tolist():
+        # How many tokens a checked draft leaves is known after its collect only.
+        is_certain = table.in_flight[rows] <= 1
+        rows = rows[open_ended & is_certain & (self._remaining(rows) == 1)]
+        brings = self._fit(1 + table.num_drafts[rows])
+        rows = rows[: brings.size]
+        ends = table.computed[rows] + brings
+        short = np.flatnonzero(ends > table.num_blocks[rows] * size)
+        for slot, end in zip(rows[short].tolist(), ends[short].tolist(), strict=True):
             if slot in self._running:  # an earlier row may have sent it back to the queue
-                self._grow(slot)
+                self._grow(slot, -(-end // size))
         if short.size:
-            rows = rows[[slot in self._running for slot in rows.tolist()]]
-        return rows
+            stays = np.array([slot in self._running for slot in rows.tolist()], dtype=np.bool_)
+            rows, brings = rows[stays], brings[stays]
+        return rows, brings
 
-    def _grow(self, slot: int) -> None:
-        """Give a row one more block, sending back the rows whose turn is last until there is one."""
-        while not self.pool.num_free:
+    def _fit(self, brings: Int32) -> Int32:
+        """Cut what decodes bring to the budget: drafts first, for the oldest; a row is worth more than a draft."""
+        if int(brings.sum()) <= self._max_num_tokens:
+            return brings
+        brings = brings[: self._max_num_tokens]
+        spare = self._max_num_tokens - brings.size
+        drafts_before = np.cumsum(brings - 1) - (brings - 1)
+        return (1 + np.clip(spare - drafts_before, 0, brings - 1)).astype(np.int32)
+
+    def _grow(self, slot: int, num_blocks: int) -> None:
+        """Give a row blocks up to a number, sending back the rows whose turn is last until there are enough."""
+        missing = num_blocks - int(self.table.num_blocks[slot])
+        while self.pool.num_free < missing:
             last = max(self._running, key=lambda running: self.table.sequence(running).turn)
             self._preempt(last)
             if last == slot:
                 return
         self._commit(slot)
-        self.table.set_blocks(slot, self.pool.allocate(1))
+        self.table.set_blocks(slot, self.pool.allocate(missing))
 
     def _preempt(self, slot: int) -> None:
-        """Send a row back to the queue; its token in flight is dropped and will be drawn again, the same."""
+        """Send a row back to the queue; its tokens in flight are dropped and will be drawn again, the same."""
         self._queue(self._vacate(slot))
         self._blocked_at = -1
         self.num_preemptions += 1
@@ -203,7 +217,7 @@ class Scheduler:
                 return
             self._blocked_at = -1
             del self.waiting[0]
-            slot = self.table.place(sequence)
+            slot = self.table.admit(sequence)
             self._running[slot] = None
             self.table.set_blocks(slot, found + self.pool.allocate(missing))
             cached = len(found) * self.pool.block_size
@@ -221,11 +235,13 @@ class Scheduler:
         table = self.table
         starts = table.computed[rows]
         table.computed[rows] = starts + counts
-        samples = table.computed[rows] == table.length[rows] + table.in_flight[rows]
-        table.in_flight[rows[samples]] += 1
+        draws = (table.computed[rows] == table.length[rows] + table.in_flight[rows]).astype(np.int32)
+        draws[:num_decodes] = counts[:num_decodes]
+        table.in_flight[rows] += draws
+        table.num_drafts[rows] = 0
         for slot in rows[num_decodes:].tolist():
             self._commit(slot)
-        return Plan(rows, starts, counts, samples, num_decodes)
+        return Plan(rows, starts, counts, draws, num_decodes)
 
 
 def _turn(sequence: Sequence) -> tuple[int, int]:

@@ -1,71 +1,39 @@
-"""The slot table: everything the host knows of a running request, as columns of arrays indexed by slot.
+"""The slot table: everything the host knows of a running request, as columns of arrays indexed by slot. No torch.
 
 Rows never move. A slot's incarnation grows each time it is released, so that a result which was launched for an earlier
-owner is recognised and dropped. The device's half is `sampling.columns`.
+owner is recognised and dropped. The device's half is `sampling.columns`; it takes newcomers over before each run.
+
+An example row of a request with a prompt of 3 tokens that decodes, with one run in flight, blocks of 4 tokens:
+
+    handle  length  in_flight  computed  limit  num_blocks  block_table  tokens
+    17      5       1          5         35     2           [8 3 . .]    [3 4 5 9 9 . . .]
+
+The host knows 5 tokens; the run in flight computes position 4 and will draw the sixth.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from lockstep_worker.sampling.columns import Columns, Needs, asks_for_penalties
-from lockstep_worker.wire.messages import NewRequest
-from lockstep_worker.wire.params import SamplingParams
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """One request from its admission to its end; while it runs, its growing state lives in its slot's row."""
-
-    handle: int
-    params: SamplingParams
-    prompt_length: int
-    limit: int
-    """The length that ends it: prompt plus max_tokens, at most the model's context."""
-    tokens: Int32
-    """The prompt; after a preemption also what was generated before."""
-    priority: int = 0
-    arrival: int = 0
-    """Its number among all requests of the group, given by the scheduler."""
-    cached_tokens: int | None = None
-    """Tokens of the prompt that were in the prefix cache when it got its first slot; None before."""
-    slot: int = -1
-    blocks: list[int] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, request: NewRequest, max_model_len: int) -> Sequence:
-        """Start one from a validated request."""
-        prompt = np.array(request.prompt, dtype=np.int32)
-        limit = min(prompt.size + request.params.max_tokens, max_model_len)
-        return cls(request.handle, request.params, prompt.size, limit, prompt, request.priority)
-
-    @property
-    def turn(self) -> tuple[int, int]:
-        """Whose turn it is: the least runs first and is sent back last."""
-        return self.priority, self.arrival
+from lockstep_worker.schedule.sequence import Int32, Int64, Sequence
+from lockstep_worker.wire.params import NEEDS, Needs, SamplingParams, find_reason, list_needs
 
 
 class SlotTable:
-    """Host columns of running requests. S slots, L most tokens of a sequence, M most blocks of a sequence.
+    """Host columns of running requests. S slots, L most tokens of a sequence, M most blocks of a sequence, D drafts.
 
     Args:
         num_slots: S.
         max_length: L.
         max_blocks: M.
-        device: of the device columns.
-        vocab_size: how many token ids there are.
+        max_drafts: D, most tokens that may be proposed for a row's next run.
     """
 
-    def __init__(self, num_slots: int, max_length: int, max_blocks: int, device: torch.device, vocab_size: int) -> None:
+    def __init__(self, num_slots: int, max_length: int, max_blocks: int, *, max_drafts: int = 0) -> None:
         self.num_slots = num_slots
-        self.device_columns = Columns(num_slots, device, vocab_size)
         self.sequences: list[Sequence | None] = [None] * num_slots
         self.handle: Int64 = np.zeros(num_slots, dtype=np.int64)
         self.incarnation: Int64 = np.zeros(num_slots, dtype=np.int64)
@@ -73,12 +41,16 @@ class SlotTable:
         self.length: Int32 = np.zeros(num_slots, dtype=np.int32)
         """Tokens that the host knows."""
         self.in_flight: Int32 = np.zeros(num_slots, dtype=np.int32)
-        """Tokens launched and not yet collected: 0 or 1, but 2 between a launch and the collect of the one before."""
+        """Most tokens that uncollected runs may bring. With a token a run it is 0 or 1, but 2 between a run's start and
+        the collect of the one before."""
         self.computed: Int32 = np.zeros(num_slots, dtype=np.int32)
         """Positions whose keys and values are computed or launched."""
         self.limit: Int32 = np.zeros(num_slots, dtype=np.int32)
         self.num_blocks: Int32 = np.zeros(num_slots, dtype=np.int32)
         self.block_table: Int32 = np.zeros((num_slots, max_blocks), dtype=np.int32)
+        self.drafts: Int32 = np.zeros((num_slots, max_drafts), dtype=np.int32)
+        """Proposed next tokens, which the row's next run checks."""
+        self.num_drafts: Int32 = np.zeros(num_slots, dtype=np.int32)
         self.ineligible: npt.NDArray[np.bool_] = np.zeros(num_slots, dtype=np.bool_)
         """Rows whose results take the per-request path; kept current here and nowhere else."""
         self.num_ineligible = 0
@@ -86,7 +58,8 @@ class SlotTable:
         """How many best tokens' logprobs a row wants beside its own; -1 is none at all."""
         self.num_with_logprobs = 0
         self._free = list(range(num_slots - 1, -1, -1))
-        self._counts = {"sampling": 0, "truncation": 0, "min_tokens": 0, "bias": 0, "penalties": 0}
+        self._asking = dict.fromkeys(NEEDS, 0)
+        self._newcomers: dict[int, Sequence] = {}
 
     @property
     def num_free(self) -> int:
@@ -96,9 +69,9 @@ class SlotTable:
     @property
     def needs(self) -> Needs:
         """Which parts of the sampler the running requests ask for; kept by counting, never scanned."""
-        return Needs(*(count > 0 for count in self._counts.values()))
+        return Needs(**{need: count > 0 for need, count in self._asking.items()})
 
-    def place(self, sequence: Sequence) -> int:
+    def admit(self, sequence: Sequence) -> int:
         """Give a sequence a slot and fill its row; there must be a free one."""
         slot = self._free.pop()
         sequence.slot = slot
@@ -111,17 +84,17 @@ class SlotTable:
         self.computed[slot] = 0
         self.limit[slot] = sequence.limit
         self.num_blocks[slot] = 0
-        self.ineligible[slot] = bool(ineligible_reason(sequence.params))
+        self.num_drafts[slot] = 0
+        self.ineligible[slot] = bool(find_reason(sequence.params))
         self.logprobs[slot] = sequence.params.logprobs
         self._count(sequence.params, 1)
-        self.device_columns.stage(
-            slot,
-            sequence.params,
-            tokens=sequence.tokens,
-            prompt_length=sequence.prompt_length,
-            limit=sequence.limit,
-        )
+        self._newcomers[slot] = sequence
         return slot
+
+    def take_newcomers(self) -> dict[int, Sequence]:
+        """Hand over who was admitted since the last call, by slot: their device rows are still a former owner's."""
+        newcomers, self._newcomers = self._newcomers, {}
+        return newcomers
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         """Append blocks to a row's table; `Sequence.blocks` keeps the same list."""
@@ -130,6 +103,20 @@ class SlotTable:
         self.block_table[slot, start : start + len(blocks)] = blocks
         sequence.blocks.extend(blocks)
         self.num_blocks[slot] = len(sequence.blocks)
+
+    def propose(self, slot: int, tokens: Iterable[int]) -> None:
+        """Propose a row's next tokens: its next run computes them all, and keeps those that it would have drawn itself.
+
+        For rows whose tokens the host knows all, and which ask neither for penalties nor for the per-request path:
+        those depend on each token before the next one is drawn. At most D count, and none that the limit cuts off.
+        """
+        sequence = self.sequence(slot)
+        assert not self.in_flight[slot], "the host must know a row's tokens to propose the next ones"
+        assert not self.ineligible[slot] and "penalties" not in list_needs(sequence.params)
+        room = min(self.drafts.shape[1], int(self.limit[slot] - self.length[slot]) - 1)
+        proposed = list(tokens)[: max(room, 0)]
+        self.drafts[slot, : len(proposed)] = proposed
+        self.num_drafts[slot] = len(proposed)
 
     def release(self, slot: int) -> Sequence:
         """Free a slot; the sequence keeps the tokens it has, and the caller its blocks."""
@@ -150,19 +137,8 @@ class SlotTable:
         assert sequence is not None, f"slot {slot} is free"
         return sequence
 
-    def _count(self, params: SamplingParams, step: int) -> None:
-        sampling = params.temperature > 0
-        self._counts["sampling"] += step * sampling
-        self._counts["truncation"] += step * (sampling and (params.top_p < 1 or params.top_k > 0 or params.min_p > 0))
-        self._counts["min_tokens"] += step * (params.min_tokens > 0)
-        self._counts["bias"] += step * bool(params.logit_bias)
-        self._counts["penalties"] += step * asks_for_penalties(params)
-        self.num_ineligible += step * bool(ineligible_reason(params))
-        self.num_with_logprobs += step * (params.logprobs >= 0)
-
-
-def ineligible_reason(params: SamplingParams) -> str:
-    """Say why a request cannot take the batched update, in the words of `sampler_requests_total`; empty when it can."""
-    if params.logprobs >= 0:
-        return "logprobs"
-    return "stop_words" if params.stop_token_ids else ""
+    def _count(self, params: SamplingParams, change: int) -> None:
+        for need in list_needs(params):
+            self._asking[need] += change
+        self.num_ineligible += change * bool(find_reason(params))
+        self.num_with_logprobs += change * (params.logprobs >= 0)

@@ -64,7 +64,7 @@ class Surroundings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launch:
-    """A command with its whole environment."""
+    """The command that starts the ranks, with its whole environment."""
 
     argv: list[str]
     environ: dict[str, str]
@@ -105,8 +105,8 @@ def is_rank(environ: Mapping[str, str], world_size: int) -> bool:
 
 def build_rank(config: Config, around: Surroundings, *, module: str = RANK_MODULE, mpi: bool) -> Launch:
     """Build the command of one rank; under MPI an uncaught error must end all ranks, which `-m mpi4py` sees to."""
-    runner = ["-m", "mpi4py"] if mpi else []
-    return Launch([around.python, *runner, "-m", module, config.to_json()], _environ_of_ranks(config, around))
+    under = ["-m", "mpi4py"] if mpi else []
+    return Launch([around.python, *under, "-m", module, config.to_json()], _environ_of_ranks(config, around))
 
 
 def build_mpirun(config: Config, around: Surroundings, mpirun: Mpirun, *, module: str = RANK_MODULE) -> Launch:

@@ -62,8 +62,8 @@ class Signals:
         return self.take()
 
 
-class Group:
-    """The running child: its standard error is passed on and read for the reason of a failure."""
+class RanksProcess:
+    """The running child, which is all ranks: its standard error is passed on and read for the reason of a failure."""
 
     def __init__(self, launch: Launch, signals: Signals) -> None:
         ours = os.getpid()

@@ -6,7 +6,6 @@ reason in the termination message.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import shutil
@@ -34,7 +33,8 @@ from lockstep_worker.supervisor.command import (
     parse_mpirun_version,
 )
 from lockstep_worker.supervisor.hosts import read_hosts, wait_for_hosts
-from lockstep_worker.supervisor.process import Group, Signals
+from lockstep_worker.supervisor.process import RanksProcess, Signals
+from lockstep_worker.supervisor.termination import judge_end, write_termination_message
 
 log = logging.getLogger(__name__)
 HOSTS_TIMEOUT_S = 300.0
@@ -42,8 +42,6 @@ DRAIN_GRACE_S = 5.0
 """How much longer than the ranks' own drain timeout the supervisor waits for them."""
 STOP_GRACE_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
-_MESSAGE_LIMIT = 4096
-"""What Kubernetes keeps of a termination message, in bytes."""
 
 
 def supervise(
@@ -76,7 +74,7 @@ def supervise(
             code = contract.EXIT_CONFIG if isinstance(error, ConfigError) else contract.EXIT_FAILED
             log.error("%s", error)
             failure = Failure(contract.exit_reason(code), code, None, str(error))
-    _write_termination_message(failure, termination_log)
+    write_termination_message(failure, termination_log)
     return failure.exit_code
 
 
@@ -117,9 +115,9 @@ def _run(config: Config, around: Surroundings, rank_module: str, signals: Signal
         return Failure(
             contract.exit_reason(contract.EXIT_OK), contract.EXIT_OK, None, "stopped before the ranks started"
         )
-    with Group(launch, signals) as group:
-        stopped = _watch(group, config.drain_timeout)
-        return _last_words(group, stopped)
+    with RanksProcess(launch, signals) as ranks:
+        stopped = _watch(ranks, config.drain_timeout)
+        return judge_end(ranks, stopped=stopped)
 
 
 def _prepare(config: Config, around: Surroundings, rank_module: str, signals: Signals) -> Launch | None:
@@ -143,61 +141,21 @@ def _prepare(config: Config, around: Surroundings, rank_module: str, signals: Si
     return build_mpirun(config, around, mpirun, module=rank_module)
 
 
-def _watch(group: Group, drain_timeout_s: float) -> bool:
+def _watch(ranks: RanksProcess, drain_timeout_s: float) -> bool:
     """Follow the ranks to their end; return whether we were asked to stop.
 
     The first signal drains: mpirun forwards SIGUSR1 to the ranks, while its own grace on SIGTERM is a quarter of a
     second. A Ctrl-C after that, or a drain that takes too long, ends the ranks.
     """
     stopping, killing, deadline = False, False, None
-    while group.is_alive:
-        asked = group.follow(None if deadline is None else max(0.0, deadline - time.monotonic()))
+    while ranks.is_alive:
+        asked = ranks.follow(None if deadline is None else max(0.0, deadline - time.monotonic()))
         if asked is not None and not stopping:
             log.info("%s: draining for at most %g s; Ctrl-C ends at once", asked.name, drain_timeout_s)
             stopping, deadline = True, time.monotonic() + drain_timeout_s + DRAIN_GRACE_S
-            group.send(signal.SIGUSR1)
+            ranks.send(signal.SIGUSR1)
         elif stopping and (asked is signal.SIGINT or (deadline is not None and time.monotonic() >= deadline)):
             log.warning("ending the ranks with %s", "SIGKILL" if killing else "SIGTERM")
-            group.send(signal.SIGKILL if killing else signal.SIGTERM)
+            ranks.send(signal.SIGKILL if killing else signal.SIGTERM)
             killing, deadline = True, time.monotonic() + STOP_GRACE_S
     return stopping
-
-
-def _last_words(group: Group, stopped: bool) -> Failure:
-    """Join the exit code with what a rank said about it; what the rank said is nearer to the cause."""
-    code = group.exit_code
-    if stopped and code == 128 + signal.SIGUSR1:  # the ranks were still starting, and had no drain to do
-        code = contract.EXIT_OK
-    if group.failure is not None and code != contract.EXIT_OK:
-        return _blame(group.failure, code, group.lost_rank)
-    ended_well = "drained" if stopped else "the ranks ended by themselves"
-    message = group.tail if code != contract.EXIT_OK else ended_well
-    return Failure(contract.exit_reason(code), code, group.lost_rank, message)
-
-
-def _blame(failure: Failure, code: int, lost_rank: int | None) -> Failure:
-    """Name a rank that a signal ended (out of memory, for example) rather than a peer that crashed because of it."""
-    if failure.exit_code != contract.EXIT_RANK_CRASH or lost_rank in (None, failure.rank):
-        return failure
-    message = f"rank {lost_rank} was ended by a signal from outside; after it, {failure.message}"
-    return Failure(contract.exit_reason(code), code, lost_rank, message)
-
-
-def _write_termination_message(failure: Failure, path: Path) -> None:
-    """Write the file that Kubernetes mounted; elsewhere there is none, and none is made."""
-    while len(failure.to_json()) > _MESSAGE_LIMIT:  # to_json is ASCII; escapes make its length hard to tell ahead
-        failure = dataclasses.replace(failure, message=failure.message[: len(failure.message) * 3 // 4])
-    try:
-        if path.exists():
-            path.write_text(failure.to_json(), encoding="utf-8")
-    except OSError as error:
-        log.debug("no termination message: %s", error)
-
-
-def refuse(error: ConfigError, *, termination_log: Path = Path(contract.TERMINATION_LOG)) -> int:
-    """Say every fault of a configuration, for people and for Kubernetes, and return the exit code."""
-    for problem in error.problems:
-        print(f"lockstep-worker: {problem}", file=sys.stderr)
-    code = contract.EXIT_CONFIG
-    _write_termination_message(Failure(contract.exit_reason(code), code, None, str(error)), termination_log)
-    return code

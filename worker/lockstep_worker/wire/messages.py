@@ -55,7 +55,7 @@ class Logprobs(msgspec.Struct, frozen=True, array_like=True):
     They are the log-softmax of the model's own logits, before anything that `SamplingParams` does to them.
     """
 
-    places: bytes
+    indices: bytes
     """int32 [m]: which of the message's tokens"""
     drawn: bytes
     """float32 [m]: the drawn token's"""
@@ -67,17 +67,17 @@ class Logprobs(msgspec.Struct, frozen=True, array_like=True):
     """float32, theirs"""
 
     def unpack(self) -> dict[int, tuple[float, list[int], list[float]]]:
-        """Return the drawn token's logprob, the best ids and theirs, by the token's place."""
+        """Return the drawn token's logprob, the best ids and theirs, by the token's index in the message."""
         ids = np.frombuffer(self.ids, dtype="<i4").tolist()
         values = np.frombuffer(self.values, dtype="<f4").tolist()
         ends = np.frombuffer(self.counts, dtype="u1").cumsum(dtype=np.int64).tolist()
-        places, drawn = (
-            np.frombuffer(self.places, dtype="<i4").tolist(),
+        indices, drawn = (
+            np.frombuffer(self.indices, dtype="<i4").tolist(),
             np.frombuffer(self.drawn, dtype="<f4").tolist(),
         )
         return {
-            place: (value, ids[start:end], values[start:end])
-            for place, value, start, end in zip(places, drawn, [0, *ends], ends, strict=False)
+            index: (value, ids[start:end], values[start:end])
+            for index, value, start, end in zip(indices, drawn, [0, *ends], ends, strict=False)
         }
 
 

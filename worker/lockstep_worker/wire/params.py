@@ -108,10 +108,10 @@ def _read_declarations() -> dict[str, Parameter]:
 PARAMETERS: Mapping[str, Parameter] = _read_declarations()
 """What is declared, by the field's name, in the wire's order."""
 NEEDS = tuple(field.name for field in fields(Needs))
-REASONS = tuple(one.reason for one in reversed(PARAMETERS.values()) if one.reason)
+REASONS = tuple(one.reason for one in reversed([*PARAMETERS.values()]) if one.reason)
 """Why a request takes the per-request update; where several hold, the first one counts."""
 _ASKING = {need: [(name, one.off) for name, one in PARAMETERS.items() if one.need == need] for need in NEEDS}
-_DIVERTING = [(name, one.off, one.reason) for name, one in reversed(PARAMETERS.items()) if one.reason]
+_DIVERTING = [(name, one.off, one.reason) for name, one in reversed([*PARAMETERS.items()]) if one.reason]
 
 
 def list_needs(params: SamplingParams) -> list[str]:

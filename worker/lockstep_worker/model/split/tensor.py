@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from lockstep_worker.errors import UnsupportedModel
+from lockstep_worker.parallel.topology import Axis
 
 REPLICATED = frozenset({"replicate", "replicated_with_grad_allreduce", "embedding_rowwise", "embedding_colwise"})
 """Styles under which a rank keeps the whole module. A whole embedding costs memory and saves an all-reduce a step."""
@@ -26,16 +27,6 @@ ROWWISE = "rowwise"
 KV_LAYERS = (".k_proj", ".v_proj")
 """What transformers calls the layers that make keys and values."""
 ROWWISE_SPLIT = frozenset({"rowwise_split_input", "rowwise_rep"})
-
-
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """A rank's place among those that share a model's weights."""
-
-    rank: int
-    size: int
-    group: Any = None
-    """torch.distributed group; None is the default one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +43,22 @@ class RowwiseLinear(nn.Linear):
 
     Args:
         whole: the uncut layer.
-        ranks: who shares it.
+        axis: who shares it.
         split_input: True when the input arrives whole, and this rank takes its own features of it.
     """
 
-    def __init__(self, whole: nn.Linear, ranks: Ranks, *, split_input: bool) -> None:
-        features = _divide(whole.in_features, ranks.size, "input features of a row-wise layer")
+    def __init__(self, whole: nn.Linear, axis: Axis, *, split_input: bool) -> None:
+        features = _divide(whole.in_features, axis.size, "input features of a row-wise layer")
         super().__init__(features, whole.out_features, whole.bias is not None, device="meta", dtype=whole.weight.dtype)
-        self._ranks = ranks
+        self._axis = axis
         self._split_input = split_input
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute the whole layer's output, the same on all ranks; the bias is added once."""
         if self._split_input:
-            input = input.narrow(-1, self._ranks.rank * self.in_features, self.in_features)
+            input = input.narrow(-1, self._axis.index * self.in_features, self.in_features)
         output = linear(input, self.weight)
-        dist.all_reduce(output, group=self._ranks.group)
+        dist.all_reduce(output, group=self._axis.group)
         return output if self.bias is None else output + self.bias
 
 
@@ -76,28 +67,28 @@ class GatheredLinear(nn.Linear):
 
     Args:
         whole: the uncut layer.
-        ranks: who shares it.
+        axis: who shares it.
     """
 
-    def __init__(self, whole: nn.Linear, ranks: Ranks) -> None:
-        features = _divide(whole.out_features, ranks.size, "output features of a gathered layer")
+    def __init__(self, whole: nn.Linear, axis: Axis) -> None:
+        features = _divide(whole.out_features, axis.size, "output features of a gathered layer")
         super().__init__(whole.in_features, features, whole.bias is not None, device="meta", dtype=whole.weight.dtype)
-        self._ranks = ranks
+        self._axis = axis
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute the whole layer's output, the same on all ranks."""
         local = super().forward(input).contiguous()
-        parts = local.new_empty(self._ranks.size, *local.shape)
-        dist.all_gather(list(parts.unbind(0)), local, group=self._ranks.group)
+        parts = local.new_empty(self._axis.size, *local.shape)
+        dist.all_gather(list(parts.unbind(0)), local, group=self._axis.group)
         return parts.movedim(0, -2).flatten(-2)
 
 
-def apply_plan(network: Any, ranks: Ranks) -> dict[str, Cut]:
+def apply_plan(network: Any, axis: Axis) -> dict[str, Cut]:
     """Replace the planned layers of a model without weights by this rank's parts.
 
     Args:
         network: built on the meta device.
-        ranks: who shares it.
+        axis: who shares it.
 
     Returns:
         For each parameter that is cut, which part this rank holds.
@@ -116,8 +107,8 @@ def apply_plan(network: Any, ranks: Ranks) -> dict[str, Cut]:
         style = plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
         if style is None or style in REPLICATED:
             continue
-        own = _cut_for(name, style, ranks, kv_heads)
-        part = _cut_module(name, modules.get(name), style, ranks, own)
+        own = _cut_for(name, style, axis, kv_heads)
+        part = _cut_module(name, modules.get(name), style, axis, own)
         if part is None:
             continue
         network.set_submodule(name, part)
@@ -132,30 +123,30 @@ def count_kv_heads(text: Any) -> int:
     return int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
 
 
-def _cut_for(name: str, style: str, ranks: Ranks, kv_heads: int) -> Cut:
+def _cut_for(name: str, style: str, axis: Axis, kv_heads: int) -> Cut:
     """Choose this rank's part of a layer.
 
     Keys and values come in as many parts as there are heads where the ranks are more: then several ranks hold the same
     head, the one that their query heads look at.
     """
-    if style == COLWISE and name.endswith(KV_LAYERS) and ranks.size > kv_heads:
-        return Cut(0, ranks.rank * kv_heads // ranks.size, kv_heads)
-    return Cut(0 if style == COLWISE or style in GATHERED else 1, ranks.rank, ranks.size)
+    if style == COLWISE and name.endswith(KV_LAYERS) and axis.size > kv_heads:
+        return Cut(0, axis.index * kv_heads // axis.size, kv_heads)
+    return Cut(0 if style == COLWISE or style in GATHERED else 1, axis.index, axis.size)
 
 
-def _cut_module(name: str, module: nn.Module | None, style: str, ranks: Ranks, own: Cut) -> nn.Linear | None:
+def _cut_module(name: str, module: nn.Module | None, style: str, axis: Axis, own: Cut) -> nn.Linear | None:
     """Build this rank's part of a layer, without weights; None for a layer that stays whole."""
     if not isinstance(module, nn.Linear):
         raise UnsupportedModel(f"{name}: tensor parallelism of style {style!r} is not served for what it is")
     if style in GATHERED:
         # A vocabulary that does not divide stays whole: right, and only slower.
-        return GatheredLinear(module, ranks) if module.out_features % ranks.size == 0 else None
+        return GatheredLinear(module, axis) if module.out_features % axis.size == 0 else None
     if style == COLWISE:
         features = _divide(module.out_features, own.count, f"output features of {name}")
         bias = module.bias is not None
         return nn.Linear(module.in_features, features, bias, device="meta", dtype=module.weight.dtype)
     if style == ROWWISE or style in ROWWISE_SPLIT:
-        return RowwiseLinear(module, ranks, split_input=style in ROWWISE_SPLIT)
+        return RowwiseLinear(module, axis, split_input=style in ROWWISE_SPLIT)
     raise UnsupportedModel(f"{name}: tensor parallelism of style {style!r} is not served")
 
 
@@ -173,7 +164,7 @@ def take(tensor: Any, cut: Cut) -> Tensor:
     return part
 
 
-def check_ranks(ranks: Ranks) -> None:
+def check_group(axis: Axis) -> None:
     """Assert that the process group is what the configuration says; a wrong one would wait for ever."""
-    actual = (dist.get_rank(ranks.group), dist.get_world_size(ranks.group))
-    assert actual == (ranks.rank, ranks.size), f"group has {actual}, expected {(ranks.rank, ranks.size)}"
+    actual = (dist.get_rank(axis.group), dist.get_world_size(axis.group))
+    assert actual == (axis.index, axis.size), f"group has {actual}, expected {(axis.index, axis.size)}"

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep_worker.bench.serve_timing import Timeline
+from lockstep_worker.bench.serving.timing import Timeline
 
 _READ_BYTES = 1 << 18
 _DONE = b"data: [DONE]"

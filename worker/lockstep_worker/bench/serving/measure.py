@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep_worker.bench.machine import describe_machine
-from lockstep_worker.bench.serve_client import Connection, Target
-from lockstep_worker.bench.serve_stub import run_stub
-from lockstep_worker.bench.serve_timing import Timeline, judge_client, summarize_level
+from lockstep_worker.bench.serving.client import Connection, Target
+from lockstep_worker.bench.serving.stub import run_stub
+from lockstep_worker.bench.serving.timing import Timeline, judge_client, summarize_level
 from lockstep_worker.errors import ConfigError, LockstepError
 
 _FIRST_ID = 10
