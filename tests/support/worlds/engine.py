@@ -39,7 +39,7 @@ def logprobs_for(token: int, count: int) -> LogprobEntry:
 
 
 def pack_logprobs(entries: dict[int, LogprobEntry]) -> Logprobs:
-    """Write them as they travel, by the token's place in the message."""
+    """Write them as they travel, by the token's number in the message."""
     ids = [token for _, best, _ in entries.values() for token in best]
     values = [value for _, _, best in entries.values() for value in best]
     return Logprobs(
@@ -52,7 +52,7 @@ def pack_logprobs(entries: dict[int, LogprobEntry]) -> Logprobs:
 
 
 Script = Callable[[NewRequest], Iterable[tuple[int, int]]]
-"""What a request gets: (token, finish code) for each step; or it raises `RequestError`, and the request is refused."""
+"""What a request gets: (token, finish code) one by one; or it raises `RequestError`, and the request is refused."""
 
 
 def say(ids: Iterable[int], code: int = FinishCode.LENGTH) -> Script:
@@ -92,6 +92,8 @@ class ScriptedEngine:
         self.script = script
         self.step_s = step_s
         self.is_silent = is_silent
+        self.tokens_a_step = 1
+        """How many tokens each request gets in one message; one after another, as far as its script goes."""
         self.cached_tokens = 0
         """What each request is told to have found in the cache."""
         self.requests: list[NewRequest] = []
@@ -155,7 +157,7 @@ class ScriptedEngine:
         while self._requests.poll(0):
             match self._decoder.decode(self._requests.recv()):
                 case NewRequest() as request:
-                    self._admit(request)
+                    self._start(request)
                 case Cancel(handle):
                     self.cancelled.append(handle)
                     self._running.pop(handle, None)
@@ -163,7 +165,7 @@ class ScriptedEngine:
                     self.is_shut_down = True
                     self._send(Drained(0))
 
-    def _admit(self, request: NewRequest) -> None:
+    def _start(self, request: NewRequest) -> None:
         self.requests.append(request)
         try:
             steps = iter(self.script(request))
@@ -178,10 +180,7 @@ class ScriptedEngine:
     def _step(self) -> None:
         handles, tokens, codes = [], [], []
         entries: dict[int, LogprobEntry] = {}
-        for handle, script in list(self._running.items()):
-            token, code = next(script, (-1, FinishCode.CANCELLED))
-            if code:
-                del self._running[handle]
+        for handle, token, code in self._draw():
             if self._wanted[handle] >= 0 and token >= 0:
                 entries[len(handles)] = logprobs_for(token, self._wanted[handle])
             handles.append(handle)
@@ -190,6 +189,15 @@ class ScriptedEngine:
         if handles:
             logprobs = pack_logprobs(entries) if entries else None
             self._send(Tokens.pack(0, 0, handles, tokens, codes, logprobs))
+
+    def _draw(self) -> Iterator[tuple[int, int, int]]:
+        for handle, script in list(self._running.items()):
+            for _ in range(self.tokens_a_step):
+                token, code = next(script, (-1, FinishCode.CANCELLED))
+                yield handle, token, code
+                if code:
+                    del self._running[handle]
+                    break
 
     def _send(self, message: Outbound) -> None:
         self._tokens.send(msgspec.msgpack.encode(message))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -19,6 +20,8 @@ from typing import Any
 import httpx
 from tokenizers import Tokenizer
 
+from lockstep_worker.config import Config
+from lockstep_worker.frontend.settings import FrontendSettings
 from support.worlds.engine import ScriptedEngine, say
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,6 +30,7 @@ MODEL_NAME = "recall"
 VOCAB_SIZE = 448
 END_ID = 2
 CONTEXT = 1024
+_OPTIONS = {field.name for field in dataclasses.fields(Config)} - set(FrontendSettings.__struct_fields__)
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Spares each client the reading of the machine's certificates."""
 
@@ -106,7 +110,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def start_frontend(*, wait_ready: bool = True, **settings: Any) -> Iterator[Frontend]:
-    """Start a frontend and its engine; settings are those of `FrontendSettings`."""
+    """Start a frontend and its engine; settings are those of `settings_for`."""
     with tempfile.TemporaryDirectory() as directory:
         port = free_port()
         addresses = {"inbound": f"ipc://{directory}/in", "outbound": f"ipc://{directory}/out"}
@@ -121,18 +125,18 @@ def start_frontend(*, wait_ready: bool = True, **settings: Any) -> Iterator[Fron
                 process.wait()
 
 
-def settings_for(**settings: Any) -> dict[str, Any]:
-    """Return whole settings for the test model, some of them replaced."""
+def settings_for(**given: Any) -> dict[str, Any]:
+    """Return whole settings for the test model, some replaced: fields of `FrontendSettings`, or options of `Config`."""
+    options = {"model": str(MODEL), "served_model_name": MODEL_NAME}
+    for name in _OPTIONS & given.keys():
+        options[name] = given.pop(name)
     return {
-        "model_path": str(MODEL),
-        "served_model_name": MODEL_NAME,
+        "config": options,
         "max_model_len": CONTEXT,
         "vocab_size": VOCAB_SIZE,
         "end_ids": [END_ID],
-        "block_size": 16,
-        "prefix_cache": True,
         "parent_pid": os.getpid(),
-    } | settings
+    } | given
 
 
 def start_process(settings: dict[str, Any], **options: Any) -> subprocess.Popen[bytes]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from lockstep_worker import contract
 from lockstep_worker.config import Config
 from lockstep_worker.parallel.comm import SingleComm
-from lockstep_worker.rank.frontend_child import FrontendProcess, Link
+from lockstep_worker.rank.frontend_child import FrontendProcess
+from lockstep_worker.rank.link import LinkAddresses
 from support.data import recall_model
 from support.worlds.frontend import free_port
 
@@ -18,7 +19,7 @@ def test_the_frontend_is_out_of_the_ranks_process_group_from_its_first_moment(tm
     model = recall_model.load_recall()
     ended, codes = threading.Event(), []
     config = Config(model=str(recall_model.PATH), port=free_port())
-    link = Link.share(SingleComm())
+    link = LinkAddresses.share(SingleComm())
     frontend = FrontendProcess(
         config, link, model, model.max_model_len, on_death=lambda code: (codes.append(code), ended.set())
     )
@@ -33,7 +34,7 @@ def test_the_frontend_is_out_of_the_ranks_process_group_from_its_first_moment(tm
 
 
 def test_a_link_can_be_entered_by_its_owner_only() -> None:
-    link = Link.share(SingleComm())
+    link = LinkAddresses.share(SingleComm())
     assert link.folder.stat().st_mode & 0o777 == 0o700
     link.remove()
     assert not link.folder.exists()

@@ -27,7 +27,7 @@ def main() -> int:
     """Run the frontend to its end and return the exit code."""
     try:
         settings = read_settings(sys.stdin.buffer)
-        setup_logs("frontend", settings.log_level)
+        setup_logs("frontend", settings.config.log_level)
         follow_parent(settings.parent_pid)
         from lockstep_worker.frontend.http.server import serve  # noqa: PLC0415 (seconds, in which the parent may die)
 

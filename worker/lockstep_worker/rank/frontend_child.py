@@ -24,7 +24,6 @@ from lockstep_worker.frontend.text.tokenizer import load_tokenizer
 from lockstep_worker.model.forward import Model
 from lockstep_worker.rank.link import LinkAddresses
 
-READY_TIMEOUT_S = 10.0
 _END_GRACE_S = 10.0
 
 
@@ -61,7 +60,7 @@ class FrontendProcess:
 
     Args:
         config: the group's configuration.
-        link: its sockets.
+        link: where the frontend and the ranks meet.
         model: for the limits that requests must keep.
         max_model_len: the context in force.
         on_death: called from the watcher thread with an exit code when the frontend ends unasked.
@@ -71,39 +70,17 @@ class FrontendProcess:
         self, config: Config, link: LinkAddresses, model: Model, max_model_len: int, *, on_death: Callable[[int], None]
     ) -> None:
         settings = FrontendSettings(
-            model_path=config.model,
-            served_model_name=config.served_model_name,
+            config=config,
             max_model_len=max_model_len,
             vocab_size=model.vocab_size,
             end_ids=model.end_ids,
-            block_size=config.block_size,
-            prefix_cache=config.prefix_cache,
             inbound=link.inbound,
             outbound=link.outbound,
             outbound_remote=link.remote,
-            num_publishers=config.data_parallel,
             parent_pid=os.getpid(),
-            host=config.host,
-            port=config.port,
             api_key=read_api_key(config.api_key_file),
-            max_queued=config.max_queued,
-            request_timeout_s=config.request_timeout,
-            drain_timeout_s=config.drain_timeout,
-            ready_timeout_s=READY_TIMEOUT_S,
-            log_level=config.log_level,
         )
-        # The child inherits the blocked signal and takes it once it can drain; before, it would just die of it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lockstep_worker.frontend"],
-            stdin=subprocess.PIPE,
-            env=_without_mpi(os.environ),
-            start_new_session=True,  # mpirun sends its SIGUSR1 to a rank's whole process group
-        )
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(settings))
-        self._process.stdin.close()
+        self._process = _start(settings)
         self._expected = False
         self._on_death = on_death
         threading.Thread(target=self._watch, name="frontend-watch", daemon=True).start()
@@ -127,6 +104,22 @@ class FrontendProcess:
         code = self._process.wait()
         if not self._expected:
             self._on_death(contract.EXIT_CONFIG if code == contract.EXIT_CONFIG else contract.EXIT_FRONTEND)
+
+
+def _start(settings: FrontendSettings) -> subprocess.Popen[bytes]:
+    # The child inherits the blocked signal and takes it once it can drain; before, it would just die of it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lockstep_worker.frontend"],
+        stdin=subprocess.PIPE,
+        env=_without_mpi(os.environ),
+        start_new_session=True,  # mpirun sends its SIGUSR1 to a rank's whole process group
+    )
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(settings))
+    process.stdin.close()
+    return process
 
 
 def _without_mpi(environ: os._Environ[str]) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Where the frontend and the ranks meet: the sockets' addresses, and the keys for those on other hosts."""
+"""The link's addresses, and its keys for ranks on other hosts: rank 0 makes them at its start and tells its peers.
+
+The sockets themselves are the frontend's `Link`, rank 0's `Intake` and each publishing rank's `Publisher`.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from lockstep_worker.parallel.comm import Comm
 
 
 @dataclass(frozen=True, slots=True)
-class _Whereabouts:
-    """What rank 0 tells its peers of the link; over MPI only, for it holds the key that other hosts connect with."""
+class _Told:
+    """What rank 0 tells its peers; over MPI only, for it holds the key that other hosts connect with."""
 
     folder: str
     outlet: Outlet
@@ -28,9 +31,10 @@ class _Whereabouts:
 
 @dataclass(frozen=True, slots=True)
 class LinkAddresses:
-    """The sockets between the frontend and the ranks.
+    """Where the link's sockets are, as one rank knows it.
 
-    On its host they are in a folder that only this user can enter; from other hosts ranks publish over TCP with CURVE.
+    On rank 0's host they are in a folder that only this user can enter; from other hosts ranks publish over TCP with
+    CURVE.
     """
 
     folder: Path
@@ -46,8 +50,8 @@ class LinkAddresses:
         remote, mine = None, ""
         if comm.rank == 0:
             remote, outlet = _make_keys() if len(set(hosts)) > 1 else (None, Outlet(""))
-            mine = msgspec.json.encode(_Whereabouts(tempfile.mkdtemp(prefix="lockstep-"), outlet)).decode()
-        told = msgspec.json.decode(comm.share_text(mine), type=_Whereabouts)
+            mine = msgspec.json.encode(_Told(tempfile.mkdtemp(prefix="lockstep-"), outlet)).decode()
+        told = msgspec.json.decode(comm.share_text(mine), type=_Told)
         folder, is_here = Path(told.folder), hosts[comm.rank] == hosts[0]
         return cls(folder, Outlet(f"ipc://{folder}/out") if is_here else told.outlet, remote)
 

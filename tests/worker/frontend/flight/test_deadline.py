@@ -27,7 +27,7 @@ def frontend() -> Iterator[Frontend]:
 
 @pytest.fixture(scope="module")
 def limited() -> Iterator[Frontend]:
-    with start_frontend(request_timeout_s=LIMIT_S) as running:
+    with start_frontend(request_timeout=LIMIT_S) as running:
         yield running
 
 

@@ -110,7 +110,7 @@ def test_sigterm_lets_running_requests_finish() -> None:
 
 
 def test_what_does_not_finish_in_time_is_cancelled_and_told_so() -> None:
-    with start_frontend(drain_timeout_s=0.3) as frontend:
+    with start_frontend(drain_timeout=0.3) as frontend:
         stream, whole = start_two(frontend)
         assert frontend.terminate() == 0
         assert sorted(frontend.engine.cancelled) == sorted(r.handle for r in frontend.engine.requests)
@@ -141,7 +141,7 @@ def test_a_lost_engine_ends_every_response_with_the_reason_as_it_was_said() -> N
 
 
 def test_a_drain_waits_for_every_rank_that_publishes() -> None:
-    with start_frontend(num_publishers=2, shutdown_timeout_s=60) as frontend:
+    with start_frontend(data_parallel=2, shutdown_timeout_s=60) as frontend:
         frontend.process.send_signal(signal.SIGTERM)
         wait_until(lambda: frontend.engine.is_shut_down, 20)  # rank 0 says that it is done
         frontend.engine.publish(Drained(0))
@@ -215,13 +215,15 @@ def test_a_taken_port_ends_it_with_a_reason(tmp_path: Path) -> None:
     ("change", "words"),
     [
         pytest.param({"port": "8000"}, [b"port"], id="type"),
+        pytest.param({"port": 0}, [b"port", b"1"], id="limit"),
         pytest.param({"prot": 8000}, [b"prot"], id="unknown"),
-        pytest.param({"model_path": "/nonexistent"}, [b"/nonexistent", b"tokenizer"], id="model"),
+        pytest.param({"config": {"model": ".", "prot": 8000}}, [b"prot"], id="unknown option"),
+        pytest.param({"model": "/nonexistent"}, [b"/nonexistent", b"tokenizer"], id="model"),
     ],
 )
 def test_wrong_settings_end_it_with_the_field(tmp_path: Path, change: dict[str, Any], words: list[bytes]) -> None:
     addresses = {"inbound": f"ipc://{tmp_path}/in", "outbound": f"ipc://{tmp_path}/out"}
-    process = start_process(settings_for(port=free_port(), **addresses) | change, stderr=subprocess.PIPE)
+    process = start_process(settings_for(**{"port": free_port()} | addresses | change), stderr=subprocess.PIPE)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == contract.EXIT_CONFIG
     assert all(word in errors for word in words), errors

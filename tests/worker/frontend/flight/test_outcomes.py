@@ -63,7 +63,7 @@ class World:
         return Counter({name: int(read("lockstep_requests_total", {"outcome": name}) or 0) for name in OUTCOMES})
 
     def in_flight(self) -> tuple[int, float | None]:
-        return self.service.engine.num_open, self.service.registry.get_sample_value("lockstep_requests_in_flight")
+        return self.service.ranks.num_open, self.service.registry.get_sample_value("lockstep_requests_in_flight")
 
     async def post(self, timeout: str | None = None, **body: Any) -> httpx.Response:
         headers = {} if timeout is None else {"X-Request-Timeout": timeout}
@@ -81,22 +81,23 @@ class World:
 async def running(**settings: Any) -> AsyncIterator[World]:
     with tempfile.TemporaryDirectory() as directory:
         addresses = {"inbound": f"ipc://{directory}/in", "outbound": f"ipc://{directory}/out"}
-        values = settings_for(port=free_port(), api_key=API_KEY, max_queued=MAX_QUEUED, **addresses, **settings)
+        port = free_port()
+        values = settings_for(port=port, api_key=API_KEY, max_queued=MAX_QUEUED, **addresses, **settings)
         known = msgspec.convert(values, FrontendSettings)
         service = build_service(known, load_tokenizer(str(MODEL)))
-        options: Any = {"port": known.port, "lifespan": "off", "log_config": None, "timeout_graceful_shutdown": 5}
+        options: Any = {"port": port, "lifespan": "off", "log_config": None, "timeout_graceful_shutdown": 5}
         server = uvicorn.Server(uvicorn.Config(create_app(service), **options))
         serving = asyncio.create_task(server.serve())
         client = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{known.port}", headers={"Authorization": f"Bearer {API_KEY}"}, timeout=30
+            base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {API_KEY}"}, timeout=30
         )
         async with client:
             with ScriptedEngine(**addresses, script=follow_prompt) as engine:
-                await wait_until(lambda: server.started and service.engine.unavailable() is None)
+                await wait_until(lambda: server.started and service.availability.unavailable() is None)
                 yield World(service, engine, client)
         server.should_exit = True
         await serving
-        service.engine.disconnect()
+        service.ranks.disconnect()
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
@@ -179,7 +180,7 @@ async def finds_the_queue_full(world: World, chance: random.Random) -> str:
     assert (await world.post(prompt="a")).status_code == 429
     for task in full[1:]:
         task.cancel()
-    await wait_until(lambda: world.service.engine.num_open == 1)
+    await wait_until(lambda: world.service.ranks.num_open == 1)
     full[0].cancel()
     return "disconnect"
 
@@ -191,7 +192,7 @@ KINDS: list[Kind] = [
 
 
 async def all_closed(world: World) -> None:
-    await wait_until(lambda: world.service.engine.num_open == 0)
+    await wait_until(lambda: world.service.ranks.num_open == 0)
     assert world.in_flight() == (0, 0)
 
 
@@ -224,7 +225,7 @@ async def lose_engine(world: World) -> str:
 
 
 async def drain(world: World) -> str:
-    world.service.lifecycle.start_ending(world.service.engine)
+    world.service.lifecycle.start_ending(world.service.ranks)
     return "cancelled"
 
 
@@ -233,7 +234,7 @@ async def drain(world: World) -> str:
 def test_a_crowd_of_all_kinds_and_the_end_of_it(seed: int, end: Callable[[World], Awaitable[str]]) -> None:
     async def scenario() -> None:
         chance = random.Random(seed)
-        async with running(drain_timeout_s=0.2, shutdown_timeout_s=0.2) as world:
+        async with running(drain_timeout=0.2, shutdown_timeout_s=0.2) as world:
             crowd = [chance.choice(KINDS)(world, random.Random(chance.random())) for _ in range(60)]
             limit = asyncio.Semaphore(8)  # fewer than fill the queue
 

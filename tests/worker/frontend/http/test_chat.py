@@ -41,7 +41,7 @@ def strict_frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronte
         shutil.copy(MODEL / name, directory)
     template = "{% if messages[0].role != 'user' %}{{ raise_exception('The user must begin.') }}{% endif %}" + "{{ 1 }}"
     (directory / "chat_template.jinja").write_text(template)
-    with start_frontend(model_path=str(directory)) as running:
+    with start_frontend(model=str(directory)) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ import msgspec
 import openai
 import pytest
 
-from lockstep_worker.frontend.schema.schemas import ChatBody, CompletionBody
+from lockstep_worker.frontend.schema.bodies import ChatBody, CompletionBody
 from lockstep_worker.wire.messages import FinishCode
 from support.worlds.engine import say
 from support.worlds.frontend import END_ID, MODEL, MODEL_NAME, Frontend, encode, start_frontend
@@ -56,7 +56,7 @@ def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
         shutil.copy(MODEL / name, directory)
     template = (MODEL / "chat_template.jinja").read_text() + "{% if loud %}!{% endif %}"
     (directory / "chat_template.jinja").write_text(template)
-    with start_frontend(model_path=str(directory)) as running:
+    with start_frontend(model=str(directory)) as running:
         yield running
 
 

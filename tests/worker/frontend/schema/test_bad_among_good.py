@@ -38,7 +38,7 @@ def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(MODEL / name, directory)
     (directory / "chat_template.jinja").write_text(TEMPLATE)
-    with start_frontend(model_path=str(directory), **LIMITS) as running:
+    with start_frontend(model=str(directory), **LIMITS) as running:
         yield running
 
 

@@ -25,6 +25,7 @@ from lockstep_worker.bench import BenchFailed
 from lockstep_worker.bench.machine import describe_machine
 from lockstep_worker.bench.streaming.client import Stream, read_all
 from lockstep_worker.bench.streaming.engine import Script, run_engine
+from lockstep_worker.config import Config
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.frontend.settings import FrontendSettings
 
@@ -52,7 +53,7 @@ def measure_stream(model: Path, streams: int, tokens: int, step_ms: float) -> di
         settings = build_settings(model, script)
         with run_engine(script), _run_frontend(settings) as frontend:
             before_s = _read_cpu_s(frontend.pid)
-            results = asyncio.run(read_all(settings.port, settings.served_model_name, streams, tokens))
+            results = asyncio.run(read_all(settings.config.port, settings.config.served_model_name, streams, tokens))
             cpu_s = _read_cpu_s(frontend.pid) - before_s
     return {
         "benchmark": "stream",
@@ -108,18 +109,13 @@ def build_settings(model: Path, script: Script) -> FrontendSettings:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     return FrontendSettings(
-        model_path=str(model),
-        served_model_name=model.resolve().name,
+        config=Config(model=str(model), served_model_name=model.resolve().name, port=port, max_queued=script.streams),
         max_model_len=script.tokens + _PROMPT_ROOM,
         vocab_size=script.text_ids[-1] + 1,
-        block_size=16,
-        prefix_cache=True,
         end_ids=(),
         inbound=script.inbound,
         outbound=script.outbound,
         parent_pid=os.getpid(),
-        port=port,
-        max_queued=script.streams,
         ready_timeout_s=600,
     )
 
@@ -132,7 +128,7 @@ def _run_frontend(settings: FrontendSettings) -> Iterator[subprocess.Popen[bytes
     try:
         with frontend.stdin as stdin:
             stdin.write(msgspec.json.encode(settings))
-        _wait_until_ready(settings.port, frontend)
+        _wait_until_ready(settings.config.port, frontend)
         yield frontend
     finally:
         frontend.kill()

@@ -1,7 +1,7 @@
 """The state of one HTTP request while the ranks work on it: its sequences, their text, and how it ended.
 
-A `Generation` has one `Choice` for each sequence. The engine pushes tokens in; one responder takes text out. Nothing
-here knows JSON, HTTP or sockets.
+A `Generation` has one `Choice` for each sequence. `Ranks` pushes tokens in, one by one, however many a message brings;
+one responder takes text out. Nothing here knows JSON, HTTP or sockets.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class Choice:
         "index",
         "is_first",
         "last_token_s",
+        "num_timed",
         "num_tokens",
         "params",
         "prompt",
@@ -82,6 +83,8 @@ class Choice:
         self.is_first = is_first
         self.cached_tokens = 0
         self.num_tokens = 0
+        self.num_timed = 0
+        """Tokens up to the message before, which came at `last_token_s`."""
         self.last_token_s = 0.0
         self.finish_reason: str | None = None if params.max_tokens else "length"
         self._detokenizer = detokenizer
@@ -96,6 +99,7 @@ class Choice:
         `logprobs` are the token's own, the best ids and theirs, where the request asks for them.
 
         An id that ended the output is counted and gives no text. A stop string wins over the length that it ends with.
+        The caller pushes nothing after the last token: `finish_reason`, once set, stays.
         """
         self.num_tokens += 1
         if logprobs is not None:
@@ -143,7 +147,7 @@ class Generation:
         choices: its sequences, by index.
         prompt_tokens: tokens of all prompts, each prompt counted once.
         is_streamed: whether the responder wants to know of every text, or only of the end.
-        arrived_s: on the engine's clock.
+        arrived_s: on the monotonic clock.
         priority: lower runs first.
     """
 

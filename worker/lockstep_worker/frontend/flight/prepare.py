@@ -1,6 +1,7 @@
 """A request's fields become sequences for the ranks: prompts are tokenized, limits checked, defaults filled in.
 
-What cannot be served is refused here, before the ranks hear of it. Knows no sockets and no HTTP.
+One request makes one sequence for each prompt and each of its `n` outputs. What cannot be served is refused here,
+before the ranks hear of it. Knows no sockets and no HTTP.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ import secrets
 import time
 from collections.abc import Iterator
 from hashlib import blake2b
+from typing import Any
 
 from lockstep_worker.errors import RequestError
 from lockstep_worker.frontend.flight.generation import Choice, Generation
+from lockstep_worker.frontend.schema.bodies import ChatBody, CompletionBody
 from lockstep_worker.frontend.schema.fields import Prompt
-from lockstep_worker.frontend.schema.schemas import ChatBody, CompletionBody
 from lockstep_worker.frontend.settings import FrontendSettings
 from lockstep_worker.frontend.text.tokenizer import TextTokenizer
-from lockstep_worker.wire.params import MAX_STOP_TOKEN_IDS, SamplingParams
+from lockstep_worker.wire.params import MAX_STOP_TOKEN_IDS, PARAMETERS, SamplingParams
 
 _SEED_MASK = 2**63 - 1
 Body = CompletionBody | ChatBody
@@ -106,7 +108,7 @@ class Preparation:
         self.check_ids(ids, field)
 
     def _check_number(self, num_sequences: int, field: str) -> None:
-        limit = self._settings.max_queued
+        limit = self._settings.config.max_queued
         if num_sequences > limit:
             raise RequestError(f"{field} and n make {num_sequences} sequences; at most {limit} are allowed", field)
 
@@ -134,28 +136,25 @@ class Preparation:
         )
 
     def _params(self, body: Body, prompt_tokens: int) -> Iterator[SamplingParams]:
-        """Yield one set for each of the `n` outputs of a prompt; they differ in the seed."""
+        """Yield one set for each of the `n` outputs of a prompt; they differ in the seed.
+
+        A parameter goes to the ranks by its own name and as the client gave it, save those that are named here.
+        """
         max_tokens = self._max_tokens(body, prompt_tokens)
         min_tokens = body.min_tokens or 0
         if min_tokens > max_tokens:
             raise RequestError(f"min_tokens is {min_tokens}, above the limit of {max_tokens} tokens", "min_tokens")
+        values = _given_by_name(body) | {
+            "max_tokens": max_tokens,
+            "top_k": max(body.top_k or 0, 0),
+            "end_ids": self._end_ids(body),
+            "stop_token_ids": tuple(sorted(set(body.stop_token_ids or ()))),
+            "logit_bias": tuple(sorted((int(token), value) for token, value in (body.logit_bias or {}).items())),
+            "logprobs": body.num_logprobs,
+        }
         for index in range(body.n or 1):
-            yield SamplingParams(
-                max_tokens=max_tokens,
-                temperature=1.0 if body.temperature is None else body.temperature,
-                top_p=1.0 if body.top_p is None else body.top_p,
-                top_k=max(body.top_k or 0, 0),
-                min_p=body.min_p or 0.0,
-                seed=secrets.randbits(63) if body.seed is None else derive_seed(body.seed, index),
-                end_ids=self._end_ids(body),
-                stop_token_ids=tuple(sorted(set(body.stop_token_ids or ()))),
-                min_tokens=min_tokens,
-                repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
-                presence_penalty=body.presence_penalty or 0.0,
-                frequency_penalty=body.frequency_penalty or 0.0,
-                logit_bias=tuple(sorted((int(token), value) for token, value in (body.logit_bias or {}).items())),
-                logprobs=body.num_logprobs,
-            )
+            values["seed"] = secrets.randbits(63) if body.seed is None else derive_seed(body.seed, index)
+            yield SamplingParams(**values)
 
     def _max_tokens(self, body: Body, prompt_tokens: int) -> int:
         room = self._settings.max_model_len - prompt_tokens
@@ -172,6 +171,12 @@ class Preparation:
 
     def _end_ids(self, body: Body) -> tuple[int, ...]:
         return () if body.ignore_eos else self._settings.end_ids
+
+
+def _given_by_name(body: Body) -> dict[str, Any]:
+    """Return the sampling parameters that a body sets; the others keep their defaults, which have no effect."""
+    given = {name: getattr(body, name, None) for name in PARAMETERS}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def derive_seed(seed: int, index: int) -> int:

@@ -6,11 +6,10 @@ from typing import Any
 
 from starlette.types import Send
 
-from lockstep_worker.frontend.flight.engine import Engine
 from lockstep_worker.frontend.flight.generation import Choice, Generation
+from lockstep_worker.frontend.flight.ranks import Ranks
 from lockstep_worker.frontend.http.logprobs import LogprobsWriter
-from lockstep_worker.frontend.http.respond import Responder, send_error, send_json
-from lockstep_worker.frontend.http.stream import count_usage
+from lockstep_worker.frontend.http.respond import Responder, count_usage, send_error, send_json
 from lockstep_worker.frontend.schema.responses import (
     ChatChoice,
     ChatResponse,
@@ -25,7 +24,7 @@ class WholeAnswer(Responder):
     """Answers one generation.
 
     Args:
-        engine: has opened the generation.
+        ranks: have opened the generation.
         generation: what is answered.
         envelope: `id`, `created` and `model`.
         is_chat: whether choices are messages.
@@ -34,14 +33,14 @@ class WholeAnswer(Responder):
 
     def __init__(
         self,
-        engine: Engine,
+        ranks: Ranks,
         generation: Generation,
         envelope: dict[str, Any],
         *,
         is_chat: bool,
         logprobs: LogprobsWriter,
     ) -> None:
-        super().__init__(engine, generation)
+        super().__init__(ranks, generation)
         self._envelope = envelope
         self._is_chat = is_chat
         self._logprobs = logprobs

@@ -29,7 +29,7 @@ class LogprobsWriter:
         return ChatLogprobs(content=[self._entry(one) for one in choice.take_logprobs()])
 
     def for_completion(self, choice: Choice) -> CompletionLogprobs | None:
-        """Write them for a text; each place's best tokens hold the drawn one too."""
+        """Write them for a text; the best tokens beside each one hold that one too."""
         if choice.params.logprobs < 0:
             return None
         entries = choice.take_logprobs()

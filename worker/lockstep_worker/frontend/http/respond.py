@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lockstep_worker.frontend.flight.engine import Engine
 from lockstep_worker.frontend.flight.generation import Generation
+from lockstep_worker.frontend.flight.ranks import Ranks
 from lockstep_worker.frontend.schema.faults import ApiError
 
 
@@ -17,13 +18,13 @@ class Responder(Response):
     """An ASGI response that is written while, or after, a generation runs.
 
     Args:
-        engine: has opened the generation.
+        ranks: have opened the generation.
         generation: what is answered.
     """
 
-    def __init__(self, engine: Engine, generation: Generation) -> None:
+    def __init__(self, ranks: Ranks, generation: Generation) -> None:
         super().__init__()
-        self._engine = engine
+        self._ranks = ranks
         self._generation = generation
 
     @abstractmethod
@@ -37,12 +38,23 @@ class Responder(Response):
             await self._write(send)
         finally:
             watch.cancel()
-            self._engine.close(self._generation)
+            self._ranks.close(self._generation)
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._engine.end(self._generation, "disconnect", None)
+        self._ranks.end(self._generation, "disconnect", None)
+
+
+def count_usage(generation: Generation) -> dict[str, Any]:
+    """Return the token counts of a request as the API shows them, the same streamed or not."""
+    prompt, completion = generation.prompt_tokens, generation.completion_tokens
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
+    }
 
 
 async def send_error(send: Send, error: ApiError) -> None:

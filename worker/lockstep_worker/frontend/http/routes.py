@@ -6,15 +6,22 @@ import secrets
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Header
 from pydantic import WithJsonSchema
 from starlette.responses import Response
 
 from lockstep_worker.frontend.flight.generation import Generation
 from lockstep_worker.frontend.http.answer import WholeAnswer
 from lockstep_worker.frontend.http.logprobs import LogprobsWriter
-from lockstep_worker.frontend.http.service import Service
+from lockstep_worker.frontend.http.service import Parts, Service
 from lockstep_worker.frontend.http.stream import EventStream, EventTemplates
+from lockstep_worker.frontend.schema.bodies import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    GenerationBody,
+    TokenizeBody,
+)
 from lockstep_worker.frontend.schema.responses import (
     ChatResponse,
     CompletionResponse,
@@ -23,13 +30,6 @@ from lockstep_worker.frontend.schema.responses import (
     ModelCard,
     ModelList,
     TokenizeResponse,
-)
-from lockstep_worker.frontend.schema.schemas import (
-    ChatBody,
-    CompletionBody,
-    DetokenizeBody,
-    GenerationBody,
-    TokenizeBody,
 )
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -46,13 +46,6 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 router = APIRouter(responses=_ERRORS)
 
 
-def service_of(request: Request) -> Service:
-    """Return the app's parts."""
-    service: Service = request.app.state.service
-    return service
-
-
-Parts = Annotated[Service, Depends(service_of)]
 Timeout = Annotated[
     float | None,
     WithJsonSchema({"type": "number", "exclusiveMinimum": 0}),
@@ -87,15 +80,15 @@ def _respond(
     service: Service, generation: Generation, body: GenerationBody, timeout_s: float | None, *, is_chat: bool
 ) -> Response:
     service.check_open()  # preparing may have taken a while
-    service.engine.open(generation, timeout_s)
+    service.ranks.open(generation, timeout_s)
     envelope: dict[str, Any] = {
         "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(16)}",
         "created": int(time.time()),
-        "model": service.settings.served_model_name,
+        "model": service.settings.config.served_model_name,
     }
     logprobs = LogprobsWriter(service.tokenizer.piece)
     if not body.stream:
-        return WholeAnswer(service.engine, generation, envelope, is_chat=is_chat, logprobs=logprobs)
+        return WholeAnswer(service.ranks, generation, envelope, is_chat=is_chat, logprobs=logprobs)
     envelope["object"] = "chat.completion.chunk" if is_chat else "text_completion"
     templates = EventTemplates(
         envelope,
@@ -104,7 +97,7 @@ def _respond(
         includes_usage=body.includes_usage,
         logprobs=logprobs,
     )
-    return EventStream(service.engine, generation, templates)
+    return EventStream(service.ranks, generation, templates)
 
 
 @router.get("/v1/models")
@@ -143,7 +136,7 @@ async def detokenize(body: DetokenizeBody, service: Parts) -> DetokenizeResponse
 
 def _card(service: Service) -> ModelCard:
     return ModelCard(
-        id=service.settings.served_model_name,
+        id=service.settings.config.served_model_name,
         created=service.started_s,
         max_model_len=service.settings.max_model_len,
     )

@@ -35,21 +35,21 @@ class _Server(uvicorn.Server):
 
 async def serve(settings: FrontendSettings) -> int:
     """Serve until the end and return the exit code."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.create_server((settings.host, settings.port), family=family, backlog=2048) as listener:
+    family = socket.AF_INET6 if ":" in settings.config.host else socket.AF_INET
+    with socket.create_server((settings.config.host, settings.config.port), family=family, backlog=2048) as listener:
         # Accepted connections inherit it. asyncio would not set it: a socket made so does not say that it is TCP.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        service = build_service(settings, load_tokenizer(settings.model_path))
+        service = build_service(settings, load_tokenizer(settings.config.model))
         _handle_signals(service)
         server = _Server(_http_config(service))
         gc.freeze()  # what lives as long as the process need not be looked at again
-        logger.info("listening on %s:%d", settings.host, settings.port)
+        logger.info("listening on %s:%d", settings.config.host, settings.config.port)
         http = asyncio.create_task(server.serve(sockets=[listener]))
         ended = asyncio.create_task(service.lifecycle.ended())
         await asyncio.wait({http, ended}, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         await http
-        service.engine.disconnect()
+        service.ranks.disconnect()
     return ended.result() if ended.done() else contract.EXIT_FRONTEND
 
 
@@ -69,9 +69,9 @@ def _http_config(service: Service) -> uvicorn.Config:
 def _handle_signals(service: Service) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, service.lifecycle.start_ending, service.engine)
+        loop.add_signal_handler(number, service.lifecycle.start_ending, service.ranks)
     loop.add_signal_handler(
-        signal.SIGHUP, service.engine.lose, "its process is gone, and gave no reason", contract.EXIT_FAILED
+        signal.SIGHUP, service.ranks.lose, "its process is gone, and gave no reason", contract.EXIT_FAILED
     )
     # Rank 0 starts this process with SIGTERM blocked, so that one that came too early is taken here.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -1,15 +1,18 @@
-"""Everything that a route may need, built once."""
+"""Everything that a route may need, built once, and how a route gets it."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 
-from lockstep_worker.frontend.flight.drain import Lifecycle
-from lockstep_worker.frontend.flight.engine import Engine
+from lockstep_worker.frontend.flight.availability import Availability
+from lockstep_worker.frontend.flight.lifecycle import Lifecycle
 from lockstep_worker.frontend.flight.prepare import Preparation
+from lockstep_worker.frontend.flight.ranks import Ranks
 from lockstep_worker.frontend.schema.faults import ApiError
 from lockstep_worker.frontend.settings import FrontendSettings
 from lockstep_worker.frontend.text.tokenizer import TextTokenizer
@@ -23,7 +26,8 @@ class Service:
     settings: FrontendSettings
     tokenizer: TextTokenizer
     preparation: Preparation
-    engine: Engine
+    availability: Availability
+    ranks: Ranks
     lifecycle: Lifecycle
     registry: CollectorRegistry
     metrics: FrontendMetrics
@@ -36,7 +40,7 @@ class Service:
         Raises:
             ApiError: 404, it is not served here.
         """
-        served = self.settings.served_model_name
+        served = self.settings.config.served_model_name
         if name is not None and name != served:
             raise ApiError(404, f"The model {name!r} does not exist; {served!r} does.", "model", "model_not_found")
 
@@ -46,7 +50,7 @@ class Service:
         Raises:
             ApiError: 503 with the reason.
         """
-        if (reason := self.lifecycle.refusal() or self.engine.unavailable()) is not None:
+        if (reason := self.lifecycle.refusal() or self.availability.unavailable()) is not None:
             raise reason
 
 
@@ -54,6 +58,25 @@ def build_service(settings: FrontendSettings, tokenizer: TextTokenizer) -> Servi
     """Wire the parts together; binds the link's sockets."""
     registry = CollectorRegistry()
     lifecycle = Lifecycle(settings)
-    metrics = FrontendMetrics(registry, settings.served_model_name)
-    engine = Engine(settings, metrics, on_down=lifecycle.end, on_drained=lifecycle.note_drained)
-    return Service(settings, tokenizer, Preparation(settings, tokenizer), engine, lifecycle, registry, metrics)
+    metrics = FrontendMetrics(registry, settings.config.served_model_name)
+    availability = Availability(settings, metrics)
+    ranks = Ranks(settings, metrics, availability, on_down=lifecycle.end, on_drained=lifecycle.note_drained)
+    return Service(
+        settings=settings,
+        tokenizer=tokenizer,
+        preparation=Preparation(settings, tokenizer),
+        availability=availability,
+        ranks=ranks,
+        lifecycle=lifecycle,
+        registry=registry,
+        metrics=metrics,
+    )
+
+
+def _service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+Parts = Annotated[Service, Depends(_service_of)]
+"""The type of a route's argument that gets the service."""

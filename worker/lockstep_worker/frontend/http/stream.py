@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 from starlette.types import Send
 
-from lockstep_worker.frontend.flight.engine import Engine
 from lockstep_worker.frontend.flight.generation import Choice, Generation
+from lockstep_worker.frontend.flight.ranks import Ranks
 from lockstep_worker.frontend.http.logprobs import LogprobsWriter
-from lockstep_worker.frontend.http.respond import Responder, send_error
+from lockstep_worker.frontend.http.respond import Responder, count_usage, send_error
 
 _encode = msgspec.json.encode
 _TEXT = "\0"
@@ -99,13 +99,13 @@ class EventStream(Responder):
     """Streams one generation.
 
     Args:
-        engine: has opened the generation.
+        ranks: have opened the generation.
         generation: what is streamed.
         templates: its events.
     """
 
-    def __init__(self, engine: Engine, generation: Generation, templates: EventTemplates) -> None:
-        super().__init__(engine, generation)
+    def __init__(self, ranks: Ranks, generation: Generation, templates: EventTemplates) -> None:
+        super().__init__(ranks, generation)
         self._templates = templates
         self._unfinished = set(generation.choices)
 
@@ -135,17 +135,6 @@ class EventStream(Responder):
     def _ending(self) -> bytes:
         error = self._generation.error
         return self._templates.ending(self._generation) if error is None else b"data: " + error.body() + b"\n\n"
-
-
-def count_usage(generation: Generation) -> dict[str, Any]:
-    """Return the counts of a request, the same streamed or not."""
-    prompt, completion = generation.prompt_tokens, generation.completion_tokens
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
-    }
 
 
 def _index(choice: Choice) -> int:

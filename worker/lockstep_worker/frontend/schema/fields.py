@@ -1,4 +1,7 @@
-"""The types of request fields: what one value may be, whatever the request."""
+"""The types of a body's fields: what one value may be, whatever the body.
+
+Where the API takes what the ranks take, the limits are those that `wire.params` declares.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWr
 from pydantic_core import PydanticCustomError
 
 from lockstep_worker.frontend.text.chat import RESERVED_ARGUMENTS
-from lockstep_worker.wire.params import MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS
+from lockstep_worker.wire.params import INT32, MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS, PARAMETERS
 
-MAX_INT32 = 2**31 - 1
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_PROMPTS = 8192
@@ -42,6 +44,12 @@ def _is_free(arguments: dict[str, Any]) -> dict[str, Any]:
     if taken := sorted(RESERVED_ARGUMENTS & arguments.keys()):
         raise PydanticCustomError("arguments", "{name} cannot be set here", {"name": taken[0]})
     return arguments
+
+
+def within(name: str) -> Any:
+    """Make the limits of a number that may be all that the ranks take for a sampling parameter of its name."""
+    declared = PARAMETERS[name]
+    return Field(ge=declared.low, le=declared.high, allow_inf_nan=False)
 
 
 def one_message(message: str) -> WrapValidator:
@@ -77,11 +85,10 @@ Stop = Annotated[
         f"must be a string or a list of at most {MAX_STOPS} strings, each with 1 to {MAX_STOP_CHARS} characters"
     ),
 ]
-Count = Annotated[int, Field(ge=0, le=MAX_INT32)]
-Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=INT32)]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 LogitBias = Annotated[
-    dict[Text, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]],
+    dict[Text, Annotated[float, within("logit_bias")]],
     Field(max_length=MAX_LOGIT_BIAS),
     AfterValidator(_has_token_ids),
 ]

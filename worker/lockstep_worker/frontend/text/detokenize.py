@@ -37,6 +37,10 @@ class Detokenizer(Protocol):
 class ByteDetokenizer:
     """For byte-level vocabularies: every id stands for fixed bytes, so the text is an incremental UTF-8 decoding.
 
+    The decoder has seen the prompt's last bytes, and nothing else of it: what it holds is the beginning of at most one
+    character. What it gives for that character is the first text that is not empty. If the output does not complete it,
+    that text begins with a U+FFFD that belongs to the prompt.
+
     Args:
         pieces: the bytes of each id; ids beyond its end and special tokens have none.
         prompt: the ids before the output.
@@ -70,6 +74,12 @@ class ByteDetokenizer:
 
 class WindowDetokenizer:
     """For all other vocabularies, where an id's text depends on its neighbours: decodes a short window twice per id.
+
+    Between two calls `_window[:_read]` are ids whose text is out, and `_known` is what they decode to as the beginning
+    of the window; the ids behind them are held back. So what is new is what the whole window decodes to, less
+    `_known`. The window must hold some ids that are out: the first one's text may depend on standing first.
+
+    Example: the ids of a character of three bytes give "", "" and the character; then the window is these three.
 
     Args:
         decode: ids to text, special tokens left out.

@@ -12,6 +12,10 @@ from collections.abc import Sequence
 class StopMatcher:
     """Holds back text that may be the beginning of a stop string, one Knuth-Morris-Pratt automaton for each.
 
+    After each call a stop string's state is the length of its longest beginning that ends the text so far, and `_held`
+    is as long as the largest state: no more could still become part of a stop string, and no less may go out.
+    Example: with the stop string "END", "an E" lets "an " out and holds "E"; "go" then lets "Ego" out.
+
     Args:
         stops: the stop strings, none of them empty.
     """

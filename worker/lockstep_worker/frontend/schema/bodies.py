@@ -12,11 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from lockstep_worker.frontend.schema.faults import field_error
 from lockstep_worker.frontend.schema.fields import (
     CONTENT_MESSAGE,
-    MAX_INT32,
     MAX_MESSAGES,
     Count,
     LogitBias,
-    Penalty,
     Prompt,
     Stop,
     TemplateArguments,
@@ -24,6 +22,7 @@ from lockstep_worker.frontend.schema.fields import (
     TokenIds,
     TopLogprobs,
     one_message,
+    within,
 )
 from lockstep_worker.frontend.schema.unsupported import (
     UNSUPPORTED,
@@ -34,6 +33,7 @@ from lockstep_worker.frontend.schema.unsupported import (
     drop_neutral,
 )
 from lockstep_worker.frontend.text.chat import Conversation
+from lockstep_worker.wire.params import INT32
 
 
 class _Strict(BaseModel):
@@ -56,16 +56,18 @@ class GenerationBody(_Strict):
     max_tokens: Count | None = None
     min_tokens: Count | None = None
     n: int | None = Field(None, ge=1)
+    # Four limits are the API's own: OpenAI's for the temperature, vLLM's for top_p and top_k, and a seed may be
+    # negative, since `prepare` makes 63 bits of it.
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
-    top_k: int | None = Field(None, ge=-1, le=MAX_INT32, description="0 and -1 are off.")
-    min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    top_k: int | None = Field(None, ge=-1, le=INT32, description="0 and -1 are off.")
+    min_p: Annotated[float, within("min_p")] | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: float | None = Field(None, ge=0.1, le=10, allow_inf_nan=False)
+    presence_penalty: Annotated[float, within("presence_penalty")] | None = None
+    frequency_penalty: Annotated[float, within("frequency_penalty")] | None = None
+    repetition_penalty: Annotated[float, within("repetition_penalty")] | None = None
     logit_bias: LogitBias | None = None
-    priority: int | None = Field(None, ge=-MAX_INT32 - 1, le=MAX_INT32, description="Lower runs first; 0 if left out.")
+    priority: int | None = Field(None, ge=-INT32 - 1, le=INT32, description="Lower runs first; 0 if left out.")
     stop: Stop | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
@@ -117,7 +119,7 @@ class CompletionBody(GenerationBody):
 
     @property
     def num_logprobs(self) -> int:
-        """How many best tokens are wanted at each place; -1 when not even the drawn one's logprob is."""
+        """How many best tokens are wanted with each of the output's; -1 when not even the drawn one's logprob is."""
         return -1 if self.logprobs is None else self.logprobs
 
 

@@ -1,7 +1,14 @@
-"""The ranks as the frontend sees them: requests go in, tokens come back and find their choice.
+"""The ranks as the frontend sees them: sequences go in, tokens come back and find their choice.
 
-Every sequence in flight stands in one dictionary by its handle and leaves it exactly once: ended, cut by a stop string,
-refused, cancelled, or lost with the engine. Knows the link and the generations, and nothing of HTTP.
+What holds at all times, whatever the ranks and the clients do:
+
+- Each sequence that the ranks may still work on has its choice in the handle table. The choice enters it once, in
+  `open`, and leaves it once: ended, cut by a stop string, refused, cancelled, or lost with the engine.
+- What the ranks send for a handle that has left is dropped and counted nowhere. So nobody waits for them to say that
+  they heard a cancel, and a late token finds no choice that it could harm.
+- Each request is closed once, by its responder, and counted there with one outcome; ending it early says only which.
+
+Knows the link and the generations, and nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ import time
 from collections.abc import Callable
 
 from lockstep_worker import contract
+from lockstep_worker.frontend.flight.availability import Availability
 from lockstep_worker.frontend.flight.generation import Choice, Generation
 from lockstep_worker.frontend.flight.link import Link
 from lockstep_worker.frontend.schema.faults import ApiError
@@ -35,12 +43,13 @@ from lockstep_worker.wire.messages import (
 logger = logging.getLogger(__name__)
 
 
-class Engine:
-    """Opens generations, feeds them, and closes them.
+class Ranks:
+    """Opens generations, feeds them with what the ranks send, and closes them.
 
     Args:
         settings: limits and addresses.
         metrics: what people see of it.
+        availability: whether the ranks can serve; what they say of that goes there.
         on_down: called once with an exit code when the engine is lost.
         on_drained: called when all ranks have left their loop as they were asked to.
     """
@@ -49,21 +58,22 @@ class Engine:
         self,
         settings: FrontendSettings,
         metrics: FrontendMetrics,
+        availability: Availability,
         *,
         on_down: Callable[[int], None],
         on_drained: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._metrics = metrics
+        self._availability = availability
         self._on_down = on_down
         self._on_drained = on_drained
         self._handles = itertools.count(1)
         self._choices: dict[int, Choice] = {}
+        """The handle table."""
         self._open: dict[Generation, asyncio.TimerHandle | None] = {}
         """Each request with the timer of its deadline, if it has one."""
         self._drained: set[int] = set()
-        self._progress_s: float | None = None
-        self._lost: ApiError | None = None
         self._link = Link(
             settings,
             on_messages=self.receive,
@@ -75,23 +85,6 @@ class Engine:
         """Requests accepted and not answered to the end."""
         return len(self._open)
 
-    def unavailable(self) -> ApiError | None:
-        """Say why no request can be served now, or None."""
-        if self._lost is not None:
-            return self._lost
-        if self._progress_s is None:
-            return ApiError(503, "The engine is still starting.", code="engine_starting")
-        return None
-
-    def stalled(self) -> ApiError | None:
-        """Say why the engine does not count as ready, or None: it is unavailable, or shows no progress."""
-        if (reason := self.unavailable()) is not None or self._progress_s is None:
-            return reason
-        age_s = time.monotonic() - self._progress_s
-        if age_s <= self._settings.ready_timeout_s:
-            return None
-        return ApiError(503, f"The engine has shown no progress for {age_s:.1f} seconds.", code="engine_stalled")
-
     def open(self, generation: Generation, timeout_s: float | None = None) -> None:
         """Accept a request and send it to rank 0. `close` must follow, whatever happens.
 
@@ -102,9 +95,9 @@ class Engine:
         Raises:
             ApiError: 503 without an engine, 429 when too many sequences are in flight.
         """
-        if (reason := self.unavailable()) is not None:
+        if (reason := self._availability.unavailable()) is not None:
             raise reason
-        limit = self._settings.max_queued
+        limit = self._settings.config.max_queued
         if len(self._choices) + generation.num_running > limit:
             raise ApiError(429, f"{limit} sequences are in flight, which is the limit; try again later.")
         self._open[generation] = self._start_deadline(generation, timeout_s)
@@ -141,15 +134,12 @@ class Engine:
 
     def lose(self, reason: str, exit_code: int) -> None:
         """The engine is gone: nothing more can be served by this process."""
-        if self._lost is not None:
-            return
-        logger.error("the engine is down: %s", reason)
-        self._lost = ApiError(503, f"The engine is down: {reason}", code="engine_down")
-        self.end_all("error", self._lost)
-        self._on_down(exit_code)
+        if not self._availability.is_lost:
+            self.end_all("error", self._availability.lose(reason))
+            self._on_down(exit_code)
 
     def shut_down(self) -> None:
-        """Ask the ranks to leave their loop."""
+        """Ask the ranks to leave their loop once they are done with all that was sent before."""
         self._link.send(Shutdown())
 
     def disconnect(self) -> None:
@@ -166,7 +156,7 @@ class Engine:
                 case Started(handles, cached_tokens):
                     self._take_started(handles, cached_tokens)
                 case Progress():
-                    self._take_progress(message)
+                    self._availability.take_progress(message)
                 case Refused(handle, text, field):
                     self._take_refusal(handle, ApiError(400, text, field))
                 case EngineDown(rank, reason, exit_code):
@@ -180,24 +170,28 @@ class Engine:
             generation.notify()
 
     def _take_tokens(self, message: Tokens, changed: set[Generation]) -> None:
+        """A sequence's entries come in order, one or more a message; only its last one has a finish code."""
         now_s = time.monotonic()
         known = self._choices
+        fed: set[Choice] = set()
         num_tokens = 0
         logprobs = {} if message.logprobs is None else message.logprobs.unpack()
-        for place, (handle, token, code) in enumerate(zip(*message.unpack(), strict=True)):
+        for index, (handle, token, code) in enumerate(zip(*message.unpack(), strict=True)):
             choice = known.get(handle)
-            if choice is None:  # cut by a stop string, or its client is gone
+            if choice is None:  # its client is gone, or a stop string cut it, maybe an entry ago
                 continue
             if code == FinishCode.CANCELLED or token < 0:
                 self.end(choice.generation, "cancelled", ApiError(503, "The engine cancelled the request."))
                 continue
             num_tokens += 1
-            choice.push(token, code, logprobs.get(place))
-            self._time_token(choice, now_s)
+            fed.add(choice)
+            choice.push(token, code, logprobs.get(index))
             if choice.finish_reason is not None:
                 self._retire(choice, is_running=not code)
             if choice.has_text and choice.generation.is_streamed:
                 changed.add(choice.generation)
+        for choice in fed:
+            self._time_tokens(choice, now_s)
         self._metrics.generated_tokens_total.inc(num_tokens)
 
     def _take_started(self, handles: list[int], cached_tokens: list[int]) -> None:
@@ -207,7 +201,10 @@ class Engine:
                 self._metrics.cached_prompt_tokens_total.inc(count if choice.is_first else 0)
 
     def _retire(self, choice: Choice, *, is_running: bool) -> None:
-        """A choice has ended; one that a stop string ended is still running over there."""
+        """A choice has ended; one that a stop string ended is still running over there.
+
+        Its handle leaves here at once, so that the cancel goes out once and no later entry finds it.
+        """
         del self._choices[choice.handle]
         if is_running:
             self._link.send(Cancel(choice.handle))
@@ -218,18 +215,21 @@ class Engine:
         elif generation.is_streamed:
             generation.notify()
 
-    def _time_token(self, choice: Choice, now_s: float) -> None:
-        generation = choice.generation
-        if choice.num_tokens > 1:
-            self._metrics.inter_token_seconds.observe(now_s - choice.last_token_s)
-        elif not generation.has_tokens:
-            generation.has_tokens = True
-            self._metrics.time_to_first_token_seconds.observe(now_s - generation.arrived_s)
+    def _time_tokens(self, choice: Choice, now_s: float) -> None:
+        """The tokens of one message share the time since the message before; those beside a first one have none."""
+        count = choice.num_tokens - choice.num_timed
+        if choice.num_timed:
+            for _ in range(count):
+                self._metrics.inter_token_seconds.observe((now_s - choice.last_token_s) / count)
+        elif not choice.generation.has_tokens:
+            choice.generation.has_tokens = True
+            self._metrics.time_to_first_token_seconds.observe(now_s - choice.generation.arrived_s)
+        choice.num_timed = choice.num_tokens
         choice.last_token_s = now_s
 
     def _start_deadline(self, generation: Generation, timeout_s: float | None) -> asyncio.TimerHandle | None:
         """Time decides here only: what the ranks see of a deadline is a cancel."""
-        limits = [limit for limit in (timeout_s, self._settings.request_timeout_s) if limit]
+        limits = [limit for limit in (timeout_s, self._settings.config.request_timeout) if limit]
         if not limits or not generation.num_running:
             return None
         error = ApiError(504, f"The request did not end within {min(limits):g} seconds.", code="request_timeout")
@@ -237,25 +237,13 @@ class Engine:
         left_s = generation.arrived_s + min(limits) - time.monotonic()
         return loop.call_later(left_s, self.end, generation, "timeout", error)
 
-    def _take_progress(self, progress: Progress) -> None:
-        if self._progress_s is None:
-            logger.info("the engine is ready")
-            self._metrics.show_cache(
-                block_size=self._settings.block_size,
-                num_blocks=progress.kv_blocks_total,
-                prefix_cache=self._settings.prefix_cache,
-            )
-        self._progress_s = time.monotonic()
-        self._metrics.gateway_running.set(progress.running)
-        self._metrics.gateway_waiting.set(progress.waiting)
-        self._metrics.gateway_kv_usage.set(progress.kv_blocks_used / max(progress.kv_blocks_total, 1))
-
     def _take_refusal(self, handle: int, error: ApiError) -> None:
         choice = self._choices.pop(handle, None)
         if choice is not None:
             self.end(choice.generation, "refused", error)
 
     def _release(self, generation: Generation) -> None:
+        """Take what is left of a request out of the handle table and tell rank 0, unless nobody is there to hear it."""
         for choice in generation.choices:
-            if self._choices.pop(choice.handle, None) is not None and self._lost is None:
+            if self._choices.pop(choice.handle, None) is not None and not self._availability.is_lost:
                 self._link.send(Cancel(choice.handle))

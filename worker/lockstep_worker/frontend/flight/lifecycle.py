@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from lockstep_worker import contract
-from lockstep_worker.frontend.flight.engine import Engine
+from lockstep_worker.frontend.flight.ranks import Ranks
 from lockstep_worker.frontend.schema.faults import ApiError
 from lockstep_worker.frontend.settings import FrontendSettings
 
@@ -39,11 +39,11 @@ class Lifecycle:
             logger.info("draining: new requests are refused")
         self.is_draining = True
 
-    def start_ending(self, engine: Engine) -> None:
+    def start_ending(self, ranks: Ranks) -> None:
         """Drain, then end with exit code 0. Asked a second time, it changes nothing."""
         self.start_draining()
         if self._task is None:
-            self._task = asyncio.create_task(self._end(engine))
+            self._task = asyncio.create_task(self._end(ranks))
 
     def end(self, exit_code: int) -> None:
         """End now; the first exit code counts."""
@@ -60,20 +60,20 @@ class Lifecycle:
         """Wait for the end and return the exit code."""
         return await asyncio.shield(self._ended)
 
-    async def _end(self, engine: Engine) -> None:
-        await self._wait_until_idle(engine)
-        if engine.num_open:
-            logger.warning("%d requests did not finish in time and are cancelled", engine.num_open)
-            engine.end_all("cancelled", ApiError(503, "The server is shutting down.", code="draining"))
-        engine.shut_down()
+    async def _end(self, ranks: Ranks) -> None:
+        await self._wait_until_idle(ranks)
+        if ranks.num_open:
+            logger.warning("%d requests did not finish in time and are cancelled", ranks.num_open)
+            ranks.end_all("cancelled", ApiError(503, "The server is shutting down.", code="draining"))
+        ranks.shut_down()
         try:
             await asyncio.wait_for(self._drained.wait(), self._settings.shutdown_timeout_s)
         except TimeoutError:
             logger.warning("the ranks did not leave their loop within %g s", self._settings.shutdown_timeout_s)
         self.end(contract.EXIT_OK)
 
-    async def _wait_until_idle(self, engine: Engine) -> None:
+    async def _wait_until_idle(self, ranks: Ranks) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.drain_timeout_s
-        while engine.num_open and loop.time() < deadline:
+        deadline = loop.time() + self._settings.config.drain_timeout
+        while ranks.num_open and loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
