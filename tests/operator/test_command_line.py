@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lockstep_operator.api.crd import build_crd_yaml
+from lockstep_operator.api.docs import build_docs
 from lockstep_operator.errors import SettingsError
-from lockstep_operator.resource.crd import build_crd_yaml
-from lockstep_operator.resource.docs import build_docs
 from lockstep_operator.settings import Settings, read_settings
 from support.deployments import EXAMPLES, build_deployment
 

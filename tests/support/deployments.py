@@ -8,8 +8,10 @@ from typing import Any
 
 import yaml
 
+from lockstep_operator.children.mpijob import MPIJOB
+from lockstep_operator.clients.kube import Kube
 from lockstep_operator.errors import NotFound
-from lockstep_operator.kube import DEPLOYMENTS, MPIJOBS, Kube, Object
+from lockstep_operator.kinds import DEPLOYMENTS, Object
 from support.kubelet import Kubelet
 from support.operator_process import wait_for
 
@@ -79,7 +81,7 @@ class Live:
 
     def list_jobs(self) -> dict[str, Object]:
         """List its MPIJobs by UID."""
-        return {job["metadata"]["uid"]: job for job in self.kube.list(MPIJOBS, self.namespace)}
+        return {job["metadata"]["uid"]: job for job in self.kube.list(MPIJOB.kind, self.namespace)}
 
     def remove(self) -> None:
         """Delete it if it is there, without a drain, and wait until it is gone."""

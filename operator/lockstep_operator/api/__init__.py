@@ -1,4 +1,5 @@
-"""The resource itself: what users write (`spec`), what the operator writes (`record`), and the CRD generated from both.
+"""The resource's API: what users write (`spec`), what the operator writes (`status`), and the CRD made from both.
 
-`fields` says how a field is declared once; `decode`, `schema`, `rules` and `docs` read the declarations.
+Reading order: `spec`, `rules` (limits that span fields), `status`; then how a field that is declared once (`fields`)
+is read by `decode`, `schema` and `docs`.
 """

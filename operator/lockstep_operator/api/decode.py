@@ -11,8 +11,8 @@ import re
 import typing
 from typing import Any, TypeVar
 
+from lockstep_operator.api.fields import QUANTITY_PATTERN, Field, Limits, Quantity, list_fields, list_rules
 from lockstep_operator.errors import SpecError
-from lockstep_operator.resource.fields import QUANTITY_PATTERN, Field, Limits, Quantity, list_fields, list_rules
 
 T = TypeVar("T")
 

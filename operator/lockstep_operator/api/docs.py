@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lockstep_operator import names
-from lockstep_operator.resource.crd import COLUMNS, build_root_schema
+from lockstep_operator.api.crd import COLUMNS, build_root_schema
 
 INTRO = f"""# ServingDeployment
 

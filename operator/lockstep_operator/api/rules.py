@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from lockstep_operator.api.fields import Rule
 from lockstep_operator.names import MAX_DEPLOYMENT_AND_ROLE
-from lockstep_operator.resource.fields import Rule
 from lockstep_worker.contract import serve_command
 
 DNS_1035 = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 PVC_SOURCE = "^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^/ ][^ ]*$"
 GPU_RESOURCE = "nvidia.com/gpu"
+MAX_GROUPS = 64
+"""Groups of one deployment; with those that are ending the status has room for four times as many."""
 
 
 def _list_own_flags() -> list[str]:
@@ -75,11 +77,23 @@ NAME_RULES = (
 )
 """Rules of the whole object; `check` takes (metadata.name, names of the roles)."""
 
+_COUNT_GROUPS = "self.roles.map(role, has(role.replicas) ? role.replicas : self.replicas).sum()"
 SPEC_RULES = (
     Rule(
-        cel="size(self.roles) == 1",
-        message="spec.roles: exactly one role is supported in this version",
-        check=lambda spec: len(spec.roles) == 1,
+        cel="size(self.roles) >= 1",
+        message="spec.roles: at least one role is needed",
+        check=lambda spec: len(spec.roles) >= 1,
+    ),
+    Rule(
+        cel="size(self.roles) == 0 || self.roles.exists(role, !has(role.replicas))",
+        message="spec.roles[].replicas: at least one role must leave it unset, so that spec.replicas and `kubectl "
+        "scale` have an effect",
+        check=lambda spec: not spec.roles or any(role.replicas is None for role in spec.roles),
+    ),
+    Rule(
+        cel=f"{_COUNT_GROUPS} <= {MAX_GROUPS}",
+        message=f"spec.roles: at most {MAX_GROUPS} groups of all roles together",
+        check=lambda spec: sum(map(spec.count_replicas, spec.roles)) <= MAX_GROUPS,
     ),
 )
 

@@ -6,8 +6,8 @@ import dataclasses
 import typing
 from typing import Any
 
-from lockstep_operator.resource.decode import encode
-from lockstep_operator.resource.fields import QUANTITY_PATTERN, Field, Limits, Quantity, list_fields, list_rules
+from lockstep_operator.api.decode import encode
+from lockstep_operator.api.fields import QUANTITY_PATTERN, Field, Limits, Quantity, list_fields, list_rules
 
 _TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lockstep_operator import names
-from lockstep_operator.errors import SpecError
-from lockstep_operator.resource import decode
-from lockstep_operator.resource.fields import Quantity, Rule, described
-from lockstep_operator.resource.rules import (
+from lockstep_operator.api import decode
+from lockstep_operator.api.fields import Quantity, Rule, described
+from lockstep_operator.api.rules import (
     ENGINE_RULES,
+    MAX_GROUPS,
     MODEL_RULES,
     NAME_RULES,
     PARALLELISM_RULES,
     ROLE_RULES,
     SPEC_RULES,
 )
+from lockstep_operator.errors import SpecError
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 NO_SPACE = r"^\S+$"
@@ -131,6 +132,12 @@ class Role:
 
     RULES: ClassVar[tuple[Rule, ...]] = ROLE_RULES
     name: str = described("The role's name, part of its children's names.", max_length=30, pattern=DNS_LABEL)
+    replicas: int | None = described(
+        "How many groups the role has. Unset: `spec.replicas`; at least one role must leave it unset.",
+        default=None,
+        minimum=0,
+        maximum=MAX_GROUPS,
+    )
     type: str = described(
         "What the role does. Only `aggregated` (prompt and answer in one group) is supported yet.",
         default="aggregated",
@@ -213,12 +220,18 @@ class Spec:
         "Secrets with which the image is pulled.", default=(), max_items=8, map_key="name"
     )
     replicas: int = described(
-        "How many groups serve the deployment. It stands here because the scale subresource needs a fixed place.",
+        "How many groups each role has that sets no number of its own. It stands here because the scale subresource "
+        "needs a fixed place.",
         default=1,
         minimum=0,
-        maximum=64,
+        maximum=MAX_GROUPS,
     )
-    roles: tuple[Role, ...] = described("The deployment's parts; exactly one for now.", max_items=8, map_key="name")
+    roles: tuple[Role, ...] = described(
+        "The deployment's parts. Each has groups and a Service `<deployment>-<role>` of its own, and each serves the "
+        "model by itself: nothing routes between roles.",
+        max_items=8,
+        map_key="name",
+    )
     rollout: Rollout = described("How a change reaches running groups.", factory=Rollout)
     restart_policy: RestartPolicy = described(
         "How often and how fast a broken group is replaced.", factory=RestartPolicy
@@ -230,6 +243,10 @@ class Spec:
         "Freeze the groups: none is made, replaced or removed until this is false again. Deletion still works.",
         default=False,
     )
+
+    def count_replicas(self, role: Role) -> int:
+        """Count the groups that a role is to have."""
+        return self.replicas if role.replicas is None else role.replicas
 
 
 def parse_resource(raw: dict[str, Any]) -> Spec:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from lockstep_operator.api import decode
+from lockstep_operator.api.fields import described
 from lockstep_operator.errors import SpecError
-from lockstep_operator.resource import decode
-from lockstep_operator.resource.fields import described
 
 CONDITION_TYPES = ("Ready", "Available", "Progressing", "Degraded", "PlatformReady")
 GROUP_STATES = ("Pending", "Starting", "Ready", "Draining", "Terminating", "Broken", "BackingOff", "Exhausted")
@@ -49,7 +49,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRecord:
+class GroupStatus:
     """One group, or the place of one that waits for its replacement."""
 
     name: str = described("The MPIJob's name.")
@@ -73,7 +73,7 @@ class GroupRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoleRecord:
+class RoleStatus:
     """One role's count of groups."""
 
     name: str = described("The role's name.")
@@ -104,8 +104,8 @@ class Status:
     selector: str = described("Selects the pods that take traffic.", default="", max_length=512)
     revision: str = described("The current revision of the first role.", default="")
     url: str = described("Where the deployment is reached within the cluster.", default="", max_length=512)
-    roles: tuple[RoleRecord, ...] = described("One entry a role.", default=(), map_key="name")
-    groups: tuple[GroupRecord, ...] = described("One entry a group.", default=(), max_items=256, map_key="name")
+    roles: tuple[RoleStatus, ...] = described("One entry a role.", default=(), map_key="name")
+    groups: tuple[GroupStatus, ...] = described("One entry a group.", default=(), max_items=256, map_key="name")
 
     def find_condition(self, kind: str) -> Condition | None:
         """Find a condition by its type."""

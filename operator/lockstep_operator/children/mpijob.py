@@ -6,17 +6,22 @@ sets no deadline, and removes pods with the job. All repair is ours, by replacin
 
 from __future__ import annotations
 
-from typing import Any
-
 from lockstep_operator import names
-from lockstep_operator.manifests.pods import build_launcher_template, build_worker_template
-from lockstep_operator.resource.spec import Role, Spec
+from lockstep_operator.api.spec import Role, Spec
+from lockstep_operator.children.child import Child
+from lockstep_operator.children.pods import build_launcher_template, build_worker_template
+from lockstep_operator.kinds import Kind, Object
 from lockstep_worker import contract
+
+MPIJOB = Child(
+    kind=Kind("MPIJob", "kubeflow.org", "v2beta1", "mpijobs"), list_wanted=None, differs=None, propagation="Foreground"
+)
+"""A group. It is never patched: a change or a repair is another group. It vanishes only after all its pods."""
 
 
 def build_mpijob(
     spec: Spec, role: Role, *, deployment: str, namespace: str, name: str, index: int, revision: str
-) -> dict[str, Any]:
+) -> Object:
     """Build the MPIJob for one group of a role.
 
     Args:
@@ -34,18 +39,18 @@ def build_mpijob(
         names.LABEL_INDEX: str(index),
     }
     return {
-        "apiVersion": "kubeflow.org/v2beta1",
-        "kind": "MPIJob",
+        "apiVersion": MPIJOB.kind.api_version,
+        "kind": MPIJOB.kind.name,
         "metadata": {"name": name, "namespace": namespace, "labels": labels},
         "spec": build_mpijob_spec(spec, role, labels),
     }
 
 
-def build_mpijob_spec(spec: Spec, role: Role, labels: dict[str, str]) -> dict[str, Any]:
+def build_mpijob_spec(spec: Spec, role: Role, labels: dict[str, str]) -> Object:
     """Build an MPIJob's spec; `labels` go to the pods."""
     launcher = build_launcher_template(spec, role, labels | {names.LABEL_SERVING: "true"})
     replicas = {"Launcher": {"replicas": 1, "restartPolicy": "Never", "template": launcher}}
-    job: dict[str, Any] = {
+    job: Object = {
         "mpiImplementation": "OpenMPI",
         "slotsPerWorker": role.slots,
         "runLauncherAsWorker": True,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from lockstep_operator import names
+from lockstep_operator.kinds import DEPLOYMENTS, Object
 
 
-def add_owner(manifest: dict[str, Any], deployment: str, uid: str) -> dict[str, Any]:
+def add_owner(manifest: Object, deployment: str, uid: str) -> Object:
     """Return a manifest that belongs to a deployment, so that it is collected with it even without an operator."""
     reference = {
-        "apiVersion": f"{names.API_GROUP}/{names.API_VERSION}",
-        "kind": names.KIND,
+        "apiVersion": DEPLOYMENTS.api_version,
+        "kind": DEPLOYMENTS.name,
         "name": deployment,
         "uid": uid,
         "controller": True,
@@ -20,7 +18,7 @@ def add_owner(manifest: dict[str, Any], deployment: str, uid: str) -> dict[str, 
     return manifest | {"metadata": manifest["metadata"] | {"ownerReferences": [reference]}}
 
 
-def is_owned(item: dict[str, Any], uid: str) -> bool:
+def is_owned(item: Object, uid: str) -> bool:
     """Whether an object's controller is the deployment of that UID."""
     owners = item["metadata"].get("ownerReferences", [])
     return any(owner.get("controller") and owner["uid"] == uid for owner in owners)

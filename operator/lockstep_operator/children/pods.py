@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep_operator.resource.decode import encode
-from lockstep_operator.resource.rules import GPU_RESOURCE
-from lockstep_operator.resource.spec import Role, Spec
+from lockstep_operator.api.decode import encode
+from lockstep_operator.api.rules import GPU_RESOURCE
+from lockstep_operator.api.spec import Role, Spec
 from lockstep_worker import contract
 
 PVC_SCHEME = "pvc://"

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lockstep_operator import names
-from lockstep_operator.resource.spec import Role
+from lockstep_operator.api.spec import Role, Spec
+from lockstep_operator.children.child import Child
+from lockstep_operator.kinds import Kind, Object
 from lockstep_worker import contract
 
 
-def build_service(role: Role, *, deployment: str, namespace: str) -> dict[str, Any]:
+def list_services(spec: Spec, *, deployment: str, namespace: str) -> list[Object]:
+    """List the Services of all roles; nothing routes between them."""
+    return [build_service(role, deployment=deployment, namespace=namespace) for role in spec.roles]
+
+
+def build_service(role: Role, *, deployment: str, namespace: str) -> Object:
     """Build the Service that sends a role's traffic to launchers that serve."""
     return {
-        "apiVersion": "v1",
-        "kind": "Service",
+        "apiVersion": SERVICE.kind.api_version,
+        "kind": SERVICE.kind.name,
         "metadata": {
             "name": names.build_service_name(deployment, role.name),
             "namespace": namespace,
@@ -34,3 +39,7 @@ def build_service(role: Role, *, deployment: str, namespace: str) -> dict[str, A
 def build_url(role: Role, *, deployment: str, namespace: str) -> str:
     """Say where a role is reached from within the cluster."""
     return f"http://{names.build_service_name(deployment, role.name)}.{namespace}.svc:{contract.HTTP_PORT}"
+
+
+SERVICE = Child(kind=Kind("Service", "", "v1", "services"), list_wanted=list_services)
+"""Standing: somebody's change at it is put right."""

@@ -8,45 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import urllib3
 from kubernetes import client, config
 
 from lockstep_operator import names
 from lockstep_operator.errors import Conflict, KubeError, NotFound
+from lockstep_operator.kinds import Kind, Object
 
-Object = dict[str, Any]
 TIMEOUT = urllib3.Timeout(connect=5, read=30)
 WATCH_S = 240
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """One kind of object and where the API server keeps it."""
-
-    kind: str
-    group: str
-    version: str
-    plural: str
-
-    def build_path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """Build the path of an object, or of the collection when no name is given."""
-        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        parts = ["namespaces", namespace] if namespace else []
-        parts += [part for part in (self.plural, name, subresource) if part]
-        return "/".join([root, *(quote(part, safe="") for part in parts)])
-
-
-DEPLOYMENTS = Resource(names.KIND, names.API_GROUP, names.API_VERSION, names.PLURAL)
-MPIJOBS = Resource("MPIJob", "kubeflow.org", "v2beta1", "mpijobs")
-SERVICES = Resource("Service", "", "v1", "services")
-PODS = Resource("Pod", "", "v1", "pods")
-EVENTS = Resource("Event", "events.k8s.io", "v1", "events")
 
 
 class Kube:
@@ -62,69 +36,68 @@ class Kube:
         self._configuration = configuration or load_configuration()
         self._pool = client.ApiClient(self._configuration).rest_client.pool_manager
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Object:
+    def get(self, kind: Kind, namespace: str, name: str) -> Object:
         """Read one object.
 
         Raises:
             NotFound: there is none, or the API is not served.
         """
-        return self.call("GET", resource.build_path(namespace, name))
+        return self.call("GET", kind.build_path(namespace, name))
 
-    def find(self, resource: Resource, namespace: str, name: str) -> Object | None:
+    def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """Read one object, or None when there is none."""
         try:
-            return self.get(resource, namespace, name)
+            return self.get(kind, namespace, name)
         except NotFound:
             return None
 
-    def list(self, resource: Resource, namespace: str | None, selector: str = "") -> list[Object]:
+    def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
         """List the objects that a label selector picks, in one namespace or in all.
 
         Raises:
             NotFound: the API is not served.
         """
-        return self._list_page(resource, namespace, selector)["items"]
+        return self._list_page(kind, namespace, selector)["items"]
 
-    def apply(self, resource: Resource, manifest: Object, *, force: bool) -> Object:
+    def apply(self, kind: Kind, manifest: Object, *, force: bool) -> Object:
         """Server-side apply an object as our field manager.
 
         Raises:
             Conflict: without `force`, a field belongs to somebody else.
         """
         metadata = manifest["metadata"]
-        path = resource.build_path(metadata["namespace"], metadata["name"])
+        path = kind.build_path(metadata["namespace"], metadata["name"])
         query = {"fieldManager": names.FIELD_MANAGER, "force": str(force).lower()}
-        return self._write("PATCH", "apply", resource, path, manifest, query, APPLY_PATCH)
+        return self._write("PATCH", "apply", kind, path, manifest, query, APPLY_PATCH)
 
-    def patch(self, resource: Resource, namespace: str, name: str, patch: Object) -> Object:
+    def patch(self, kind: Kind, namespace: str, name: str, patch: Object) -> Object:
         """Merge-patch an object; with `metadata.resourceVersion` in it, only that version."""
         query = {"fieldManager": names.FIELD_MANAGER}
-        return self._write("PATCH", "patch", resource, resource.build_path(namespace, name), patch, query, MERGE_PATCH)
+        return self._write("PATCH", "patch", kind, kind.build_path(namespace, name), patch, query, MERGE_PATCH)
 
-    def replace_status(self, resource: Resource, manifest: Object) -> Object:
+    def replace_status(self, kind: Kind, manifest: Object) -> Object:
         """Replace an object's status; fails with Conflict when the object changed since it was read."""
         metadata = manifest["metadata"]
-        path = resource.build_path(metadata["namespace"], metadata["name"], "status")
+        path = kind.build_path(metadata["namespace"], metadata["name"], "status")
         query = {"fieldManager": names.FIELD_MANAGER}
-        return self._write("PUT", "update_status", resource, path, manifest, query)
+        return self._write("PUT", "update_status", kind, path, manifest, query)
 
-    def create(self, resource: Resource, manifest: Object) -> Object:
+    def create(self, kind: Kind, manifest: Object) -> Object:
         """Create an object."""
-        path = resource.build_path(manifest["metadata"]["namespace"])
-        return self._write("POST", "create", resource, path, manifest, {"fieldManager": names.FIELD_MANAGER})
+        path = kind.build_path(manifest["metadata"]["namespace"])
+        return self._write("POST", "create", kind, path, manifest, {"fieldManager": names.FIELD_MANAGER})
 
-    def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """Delete an object; an MPIJob vanishes only after all its pods. One that is gone already is no fault."""
-        propagation = "Foreground" if resource is MPIJOBS else "Background"
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str, propagation: str = "Background") -> None:
+        """Delete an object; with `Foreground` it vanishes only after all that it owns. One that is gone is no fault."""
         body = {"propagationPolicy": propagation, "preconditions": {"uid": uid}}
         try:
-            self._write("DELETE", "delete", resource, resource.build_path(namespace, name), body, {})
+            self._write("DELETE", "delete", kind, kind.build_path(namespace, name), body, {})
         except NotFound:
             return
 
-    def watch(self, resource: Resource, namespace: str | None, selector: str) -> Iterator[Object]:
+    def watch(self, kind: Kind, namespace: str | None, selector: str) -> Iterator[Object]:
         """Yield every object that a selector picks: first all, then each that changes, until the watch ends."""
-        page = self._list_page(resource, namespace, selector)
+        page = self._list_page(kind, namespace, selector)
         yield from page["items"]
         query = {
             "labelSelector": selector,
@@ -132,7 +105,7 @@ class Kube:
             "resourceVersion": page["metadata"]["resourceVersion"],
             "timeoutSeconds": str(WATCH_S),
         }
-        for line in self._stream(resource.build_path(namespace), query):
+        for line in self._stream(kind.build_path(namespace), query):
             event = json.loads(line)
             if event["type"] == "ERROR":
                 raise KubeError(event["object"].get("code", 0), event["object"].get("message", "the watch failed"))
@@ -151,22 +124,22 @@ class Kube:
         finally:
             response.close()
 
-    def _list_page(self, resource: Resource, namespace: str | None, selector: str) -> Object:
+    def _list_page(self, kind: Kind, namespace: str | None, selector: str) -> Object:
         query = {"labelSelector": selector} if selector else {}
-        return self.call("GET", resource.build_path(namespace), query)
+        return self.call("GET", kind.build_path(namespace), query)
 
     def _write(
         self,
         method: str,
         verb: str,
-        resource: Resource,
+        kind: Kind,
         path: str,
         body: Object,
         query: dict[str, str],
         content_type: str = "application/json",
     ) -> Object:
         answer = self.call(method, path, query, body, content_type)
-        self._on_write(verb, resource.kind)
+        self._on_write(verb, kind.name)
         return answer
 
     def call(
@@ -225,5 +198,5 @@ def _build_error(status: int, method: str, path: str, body: bytes) -> KubeError:
         message = json.loads(body)["message"]
     except (ValueError, KeyError, TypeError):
         message = body[:200].decode(errors="replace")
-    kind = {404: NotFound, 409: Conflict}.get(status, KubeError)
-    return kind(status, f"{method} {path}: {message}")
+    error = {404: NotFound, 409: Conflict}.get(status, KubeError)
+    return error(status, f"{method} {path}: {message}")

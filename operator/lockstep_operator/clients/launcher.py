@@ -7,14 +7,14 @@ import logging
 
 import urllib3
 
-from lockstep_operator.decide.state import Drain
+from lockstep_operator.groups.state import Drain
 from lockstep_worker.contract import DRAIN_PATH, HTTP_PORT
 
 logger = logging.getLogger(__name__)
 TIMEOUT = urllib3.Timeout(connect=1, read=2)
 
 
-class Drains:
+class Launchers:
     """Asks launchers to drain and how far they are.
 
     Args:
@@ -25,11 +25,11 @@ class Drains:
         self._port = port
         self._pool = urllib3.PoolManager(retries=False)
 
-    def start(self, address: str) -> None:
+    def start_drain(self, address: str) -> None:
         """Ask a launcher to take no more requests; asking again is harmless."""
         self._call("POST", address)
 
-    def read(self, address: str) -> Drain | None:
+    def read_drain(self, address: str) -> Drain | None:
         """Ask a launcher how far its drain is; None when it does not say."""
         body = self._call("GET", address)
         try:

@@ -1,20 +1,23 @@
-"""Watches the MPIJobs of all groups by label, in threads of its own.
+"""Watches the children whose API belongs to another product, such as MPIJobs, by label, in threads of its own.
 
 kopf cannot: it ends the whole operator when an API that it watches goes away, and without the right to watch CRDs it
-never notices one that comes later. The MPIJob API belongs to another product and may do both.
+never notices one that comes later. The API of another product may do both.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable
 
 from lockstep_operator import names
-from lockstep_operator.decide.state import Key
+from lockstep_operator.children.registry import CHILDREN
+from lockstep_operator.clients.kube import Kube
 from lockstep_operator.errors import KubeError
-from lockstep_operator.kube import MPIJOBS, Kube, Object
+from lockstep_operator.groups.state import Key
+from lockstep_operator.kinds import Kind, Object
 
 logger = logging.getLogger(__name__)
 SELECTOR = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER},{names.LABEL_DEPLOYMENT}"
@@ -23,28 +26,30 @@ FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 
 
-def start_job_watch(kube: Kube, namespaces: tuple[str, ...], wake: Callable[[Key], None]) -> None:
-    """Start one watch for each namespace, or one for all, for as long as the process lives.
+def start_child_watches(kube: Kube, namespaces: tuple[str, ...], wake: Callable[[Key], None]) -> None:
+    """Start one watch for each kind and namespace, or one for all, for as long as the process lives.
 
     Args:
         kube: the API server.
         namespaces: empty for all.
-        wake: called, in the watch's thread, with the deployment of every MPIJob that appears, changes or goes.
+        wake: called, in the watch's thread, with the deployment of every child that appears, changes or goes.
     """
-    for namespace in namespaces or (None,):
-        name = f"mpijobs-{namespace or 'all'}"
-        threading.Thread(target=_watch_forever, args=(kube, namespace, wake), name=name, daemon=True).start()
+    kinds = [child.kind for child in CHILDREN if not child.kind.is_core]
+    for kind, namespace in itertools.product(kinds, namespaces or (None,)):
+        name = f"{kind.plural}-{namespace or 'all'}"
+        threading.Thread(target=_watch_forever, args=(kube, kind, namespace, wake), name=name, daemon=True).start()
 
 
-def _watch_forever(kube: Kube, namespace: str | None, wake: Callable[[Key], None]) -> None:
+def _watch_forever(kube: Kube, kind: Kind, namespace: str | None, wake: Callable[[Key], None]) -> None:
     retry_s = FIRST_RETRY_S
     while True:
         try:
-            for job in kube.watch(MPIJOBS, namespace, SELECTOR):
+            for item in kube.watch(kind, namespace, SELECTOR):
                 retry_s = FIRST_RETRY_S
-                wake(find_deployment(job))
+                wake(find_deployment(item))
         except (KubeError, ValueError) as error:  # ValueError: what came was no JSON
-            logger.info("the watch of MPIJobs in %s broke, again in %g s: %s", namespace or "all", retry_s, error)
+            where = namespace or "all"
+            logger.info("the watch of %ss in %s broke, again in %g s: %s", kind.name, where, retry_s, error)
             time.sleep(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from lockstep_operator.decide.state import Key
+from lockstep_operator.groups.state import Key
 
 
 class WorkQueue:

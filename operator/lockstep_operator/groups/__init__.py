@@ -1,5 +1,5 @@
-"""The pure decisions that `plan` and `status` are made of. No client, no clock.
+"""What `plan` and `status` must see alike. Pure; no client, no clock.
 
-`state` is what was observed, `actions` what may be asked for; `diagnose` says whether a group is ready or broken,
-`places` which groups stay, `retire` how one ends, `conditions` and `events` what people are told.
+Reading order: `state` (what was observed), `health` (is a group ready or broken, and why), `revision` (does it have to
+be replaced), `places` (which groups stay), `backoff` (when may a broken one be replaced).
 """

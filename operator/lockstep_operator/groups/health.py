@@ -2,12 +2,16 @@
 
 mpi-operator's own `Running` is no help: it stays True when a worker dies, and a deleted worker pod comes back under
 another UID with no rank in it. So a group is judged by its pods.
+
+Ready and broken exclude each other, but a group on its way up or down is neither and is waited for. The answer is
+worked out from what is there in every pass anew: the pass that sees a failure first only writes it down, and a later
+one that still sees it acts. So a pass that was missed or cut short loses nothing.
 """
 
 from __future__ import annotations
 
-from lockstep_operator.decide.state import Group, Pod
-from lockstep_operator.resource.record import MAX_MESSAGE, Failure, GroupRecord
+from lockstep_operator.api.status import MAX_MESSAGE, Failure, GroupStatus
+from lockstep_operator.groups.state import Group, Pod
 from lockstep_worker.contract import EXIT_HANG, exit_reason
 
 
@@ -21,7 +25,7 @@ def is_ready(group: Group) -> bool:
     return whole and all(pod.ready and not pod.deleting and pod.revision == group.revision for pod in pods)
 
 
-def find_failure(group: Group, record: GroupRecord | None, now: str) -> Failure | None:
+def find_failure(group: Group, history: GroupStatus | None, now: str) -> Failure | None:
     """Find why a group is broken; None when it is not.
 
     A worker that ended comes before a launcher that ended, because the launcher's end follows from it; a worker that
@@ -29,11 +33,11 @@ def find_failure(group: Group, record: GroupRecord | None, now: str) -> Failure 
 
     Args:
         group: the group.
-        record: what the status remembers of the group's place.
+        history: what the status remembers of the group's place.
         now: the time that the failure carries.
     """
-    started = record.workers if record is not None and record.uid == group.uid else ()
-    for worker in group.workers:
+    started = history.workers if history is not None and history.uid == group.uid else ()
+    for worker in group.workers:  # a cause comes before what follows from it
         if worker.ended:
             return _blame_pod(group, worker, _name_ending(worker, "WorkerExited"), now)
     launcher = group.launcher
@@ -46,6 +50,11 @@ def find_failure(group: Group, record: GroupRecord | None, now: str) -> Failure 
 
 
 def _find_lost_pod(group: Group, started: tuple[str, ...], now: str) -> Failure | None:
+    """Find a pod that is missing or was replaced; only after the start, until which mpi-operator still makes pods.
+
+    The start is over as soon as there is a launcher or the status remembers workers: mpi-operator makes the launcher
+    last, and the workers are remembered only together with it.
+    """
     launcher = group.launcher
     if launcher is None and not started:
         return None  # not started yet: a worker may still come and go
@@ -72,10 +81,10 @@ def is_replacement(worker: Pod, launcher: Pod, started: tuple[str, ...]) -> bool
     return worker.uid not in started if started else worker.created > launcher.created
 
 
-def list_started_workers(group: Group, record: GroupRecord | None) -> tuple[str, ...]:
+def list_started_workers(group: Group, history: GroupStatus | None) -> tuple[str, ...]:
     """List the UIDs of the workers that the group started with; empty before its launcher exists."""
-    if record is not None and record.uid == group.uid and record.workers:
-        return record.workers
+    if history is not None and history.uid == group.uid and history.workers:
+        return history.workers
     if group.launcher is None or len(group.workers) != group.num_workers:
         return ()
     return tuple(pod.uid for pod in sorted(group.workers, key=lambda pod: pod.index))
@@ -129,5 +138,5 @@ def _find_node(group: Group, rank: int | None) -> str | None:
     """Find the node of a rank: the launcher holds the first `slots` ranks, the workers follow in their order."""
     if rank is None:
         return None
-    place = rank // group.slots
-    return next((pod.node for pod in group.pods if pod.index == place), None)
+    pod_index = rank // group.slots
+    return next((pod.node for pod in group.pods if pod.index == pod_index), None)

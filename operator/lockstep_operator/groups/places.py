@@ -1,18 +1,24 @@
-"""Which groups a deployment keeps. Pure; `plan` and `status` share the answer.
+"""Which groups a deployment keeps, role by role. Pure; `plan` and `status` share the answer.
 
-A place is one of a role's `replicas`; its index is part of its group's name. Over time a place holds one group after
-the other: at most one that lives, and perhaps an older one whose pods are still ending.
+A place is one of a role's wanted groups; its index is part of its group's name. Over time a place holds one group
+after the other: at most one that lives, and perhaps older ones whose pods are still ending.
+
+Three things hold for every answer:
+- a role has exactly as many places as it wants groups, each with another index;
+- every living group is held by one place or is surplus, never both; of two living groups of one index one is surplus;
+- an index that has a group or a failure on record is taken before a free one. So a place that waits for its group to
+  end, or for its backoff, is not left for a fresh index that would know nothing of its failures.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockstep_operator.decide.diagnose import is_ready
-from lockstep_operator.decide.revision import compute_revision
-from lockstep_operator.decide.state import Group, Observed
-from lockstep_operator.resource.record import GroupRecord
-from lockstep_operator.resource.spec import Role, Spec
+from lockstep_operator.api.spec import Role, Spec
+from lockstep_operator.api.status import GroupStatus
+from lockstep_operator.groups.health import is_ready
+from lockstep_operator.groups.revision import compute_revision
+from lockstep_operator.groups.state import Group, Observed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +33,9 @@ class Place:
     """The group that lives there."""
     ending: tuple[Group, ...]
     """Earlier groups that are being deleted."""
-    record: GroupRecord | None
+    history: GroupStatus | None
     """What the status remembers; None when it is of another revision than the place's group or, without one, the
-    role's.
+    role's. So a change of the spec forgives earlier failures.
     """
 
     @property
@@ -40,35 +46,40 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The wanted places, and the living groups that none of them holds."""
+    """The wanted places of each role, in the spec's order, and the living groups that none of them holds."""
 
-    wanted: tuple[Place, ...]
+    roles: tuple[tuple[Place, ...], ...]
     surplus: tuple[Group, ...]
+
+    @property
+    def wanted(self) -> tuple[Place, ...]:
+        """The places of all roles."""
+        return tuple(place for places in self.roles for place in places)
 
 
 def choose_places(seen: Observed, spec: Spec) -> Places:
     """Choose which groups stay, which are too many, and where new ones go.
 
-    Too many are first those that are not ready, then those with the highest index; groups of a role that is not in
-    the spec are all too many. A group whose drain began stays chosen for removal.
+    Too many are first those whose drain began, then those that are not ready, then those with the highest index;
+    groups of a role that is not in the spec are all too many. Without the first rule a scale-down in the middle of a
+    rollout would keep a group that ends anyway, and drain another one besides.
     """
-    wanted: list[Place] = []
-    for role in spec.roles:
-        wanted += _choose_role_places(seen, role, compute_revision(spec, role), spec.replicas)
-    kept = {place.group.uid for place in wanted if place.group is not None}
+    roles = tuple(_choose_role_places(seen, role, compute_revision(spec, role), spec) for role in spec.roles)
+    kept = {place.group.uid for places in roles for place in places if place.group is not None}
     surplus = tuple(group for group in seen.groups if group.deleting_since is None and group.uid not in kept)
-    return Places(wanted=tuple(wanted), surplus=surplus)
+    return Places(roles=roles, surplus=surplus)
 
 
-def _choose_role_places(seen: Observed, role: Role, revision: str, replicas: int) -> list[Place]:
+def _choose_role_places(seen: Observed, role: Role, revision: str, spec: Spec) -> tuple[Place, ...]:
+    replicas = spec.count_replicas(role)
     groups = [group for group in seen.groups if group.role == role.name]
     living = {group.index: group for group in groups if group.deleting_since is None}
-    broken = {record.index for record in seen.before.groups if record.role == role.name and record.last_failure}
+    broken = {entry.index for entry in seen.before.groups if entry.role == role.name and entry.last_failure}
     known = {group.index for group in groups} | broken
     taken = sorted(known, key=lambda index: (_rank_place(living.get(index)), index))[:replicas]
     free = [index for index in range(replicas + len(known)) if index not in known]
     indices = sorted([*taken, *free[: replicas - len(taken)]])
-    return [_build_place(seen, role, revision, index, living.get(index)) for index in indices]
+    return tuple(_build_place(seen, role, revision, index, living.get(index)) for index in indices)
 
 
 def _rank_place(group: Group | None) -> int:
@@ -81,10 +92,10 @@ def _rank_place(group: Group | None) -> int:
 
 
 def _build_place(seen: Observed, role: Role, revision: str, index: int, group: Group | None) -> Place:
-    record = seen.find_record(role.name, index)
+    history = seen.find_history(role.name, index)
     owner = revision if group is None else group.revision
-    if record is not None and record.revision != owner:
-        record = None
+    if history is not None and history.revision != owner:
+        history = None
     same_place = [entry for entry in seen.groups if (entry.role, entry.index) == (role.name, index)]
     ending = tuple(entry for entry in same_place if entry.deleting_since is not None)
-    return Place(role=role, revision=revision, index=index, group=group, ending=ending, record=record)
+    return Place(role=role, revision=revision, index=index, group=group, ending=ending, history=history)

@@ -1,17 +1,18 @@
-"""What is there, as one frozen picture: the deployment, its groups, their pods, its Services.
+"""What is there, as one frozen picture: the deployment, its groups, their pods, its other children.
 
 `observe` makes it; `plan` and `status` decide from it. It holds no client and no clock.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
+from lockstep_operator.api.spec import Spec
+from lockstep_operator.api.status import GroupStatus, Status
+from lockstep_operator.kinds import Kind, Object
 from lockstep_operator.names import FINALIZER
-from lockstep_operator.resource.record import GroupRecord, Status
-from lockstep_operator.resource.spec import Spec
 
 Key = tuple[str, str]
 """A deployment's namespace and name."""
@@ -135,7 +136,8 @@ class Observed:
     groups: tuple[Group, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
     """Pods whose MPIJob is gone."""
-    services: tuple[dict[str, Any], ...] = ()
+    children: Mapping[Kind, tuple[Object, ...]] = field(default_factory=dict)
+    """The standing children of each kind that has any; groups are read from MPIJobs and pods instead."""
 
     @property
     def has_finalizer(self) -> bool:
@@ -147,7 +149,7 @@ class Observed:
         """How long a group may finish its requests, in seconds."""
         return self.spec.drain_timeout_seconds if self.spec else DEFAULT_DRAIN_TIMEOUT_S
 
-    def find_record(self, role: str, index: int) -> GroupRecord | None:
-        """Find what the status remembers of a place; the entry with a history wins."""
-        records = [record for record in self.before.groups if (record.role, record.index) == (role, index)]
-        return max(records, key=lambda record: (record.restarts, record.uid != "")) if records else None
+    def find_history(self, role: str, index: int) -> GroupStatus | None:
+        """Find what the status remembers of a place; of several entries the one with restarts wins."""
+        entries = [entry for entry in self.before.groups if (entry.role, entry.index) == (role, index)]
+        return max(entries, key=lambda entry: (entry.restarts, entry.uid != "")) if entries else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from lockstep_operator.decide.state import Group, Pod
+from lockstep_operator.children.child import Child
+from lockstep_operator.groups.state import Group, Pod
+from lockstep_operator.kinds import Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,33 +20,34 @@ class RemoveFinalizer:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateService:
-    """Make a role's Service."""
+class CreateChild:
+    """Make a child."""
 
-    manifest: dict[str, Any]
+    child: Child
+    manifest: Object
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateService:
-    """Put a Service of ours right again."""
+class UpdateChild:
+    """Put a child of ours right again."""
 
-    manifest: dict[str, Any]
+    child: Child
+    manifest: Object
     resource_version: str
+    """What it was when it was read; an update of any other is a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteService:
-    """Remove a Service of ours."""
+class DeleteChild:
+    """Delete a child of ours with all that hangs on it."""
 
+    child: Child
     name: str
     uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class CreateGroup:
-    """Make a group's MPIJob."""
-
-    manifest: dict[str, Any]
+    reason: str = ""
+    """Why a group ends, in one CamelCase word: a failure's reason, or `Rollout`, `ScaleDown`, `Deletion`."""
+    is_repair: bool = False
+    """The group is broken; counts as a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +66,7 @@ class StartDrain:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteGroup:
-    """Delete a group's MPIJob with all that hangs on it."""
-
-    group: Group
-    reason: str
-    """Why, in one CamelCase word: a failure's reason, or `Rollout`, `ScaleDown`, `Deletion`."""
-    is_repair: bool = False
-    """The group is broken; counts as a restart."""
-
-
-Action = (
-    AddFinalizer
-    | RemoveFinalizer
-    | CreateService
-    | UpdateService
-    | DeleteService
-    | CreateGroup
-    | EndTraffic
-    | StartDrain
-    | DeleteGroup
-)
+Action = AddFinalizer | RemoveFinalizer | CreateChild | UpdateChild | DeleteChild | EndTraffic | StartDrain
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +81,8 @@ class Plan:
         """The deployment itself is written, so that what was read of it is out of date."""
         return any(isinstance(action, (AddFinalizer, RemoveFinalizer)) for action in self.actions)
 
-    def join(self, other: Plan) -> Plan:
-        """Do both; look again at the earlier time."""
-        times = [time for time in (self.again_s, other.again_s) if time is not None]
-        return Plan(self.actions + other.actions, min(times, default=None))
+    def join(self, *others: Plan) -> Plan:
+        """Do all in their order; look again at the earliest time."""
+        plans = (self, *others)
+        times = [plan.again_s for plan in plans if plan.again_s is not None]
+        return Plan(tuple(action for plan in plans for action in plan.actions), min(times, default=None))

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from lockstep_operator import names
-from lockstep_operator.decide.state import Observed
-from lockstep_operator.resource.record import Condition, GroupRecord, Status
+from lockstep_operator.api.status import Condition, GroupStatus, Status
+from lockstep_operator.groups.state import Observed
 
 MAX_NOTE = 1000
 WARNING = {("Ready", "False"), ("Degraded", "True"), ("PlatformReady", "False")}
@@ -73,14 +73,14 @@ def _describe_turn(previous: Condition | None, condition: Condition) -> Note | N
     return Note("Warning" if is_warning else "Normal", condition.reason, condition.message or condition.reason)
 
 
-def _is_new_failure(before: Status, group: GroupRecord) -> bool:
+def _is_new_failure(before: Status, group: GroupStatus) -> bool:
     failure = group.last_failure
     if failure is None:
         return False
     return all(old.last_failure is None or old.last_failure.uid != failure.uid for old in before.groups)
 
 
-def _describe_failure(group: GroupRecord) -> Note:
+def _describe_failure(group: GroupStatus) -> Note:
     failure = group.last_failure
     assert failure is not None
     where = f" on node {failure.node}" if failure.node else ""

@@ -1,12 +1,12 @@
 import pytest
 import yaml
 
+from lockstep_operator.api.crd import build_root_schema
+from lockstep_operator.api.decode import encode, encode_explicit
+from lockstep_operator.api.docs import _list_rules
+from lockstep_operator.api.spec import Spec, parse_resource
 from lockstep_operator.errors import SpecError
-from lockstep_operator.kube import Object
-from lockstep_operator.resource.crd import build_root_schema
-from lockstep_operator.resource.decode import encode, encode_explicit
-from lockstep_operator.resource.docs import _list_rules
-from lockstep_operator.resource.spec import Spec, parse_resource
+from lockstep_operator.kinds import Object
 from support.bad_deployments import RULES, SCHEMA
 from support.deployments import EXAMPLES, build_deployment
 

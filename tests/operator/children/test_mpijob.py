@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep_operator import names
-from lockstep_operator.decide.revision import compute_revision
-from lockstep_operator.kube import Object
-from lockstep_operator.manifests.mpijob import build_mpijob, build_mpijob_spec
-from lockstep_operator.manifests.pods import find_model_path
-from lockstep_operator.manifests.service import build_service
+from lockstep_operator.api.spec import Spec, parse_resource
+from lockstep_operator.children.mpijob import build_mpijob, build_mpijob_spec
+from lockstep_operator.children.pods import find_model_path
+from lockstep_operator.children.service import build_service
+from lockstep_operator.groups.revision import compute_revision
+from lockstep_operator.kinds import Object
 from lockstep_operator.offline import plan_document
-from lockstep_operator.resource.spec import Spec, parse_resource
 from lockstep_worker import contract
 from support.deployments import EXAMPLES, build_deployment
 

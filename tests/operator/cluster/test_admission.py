@@ -3,11 +3,12 @@
 import pytest
 
 from devcluster.cluster import Cluster
+from lockstep_operator.api.decode import encode
+from lockstep_operator.api.spec import Spec, parse_resource
+from lockstep_operator.api.status import Condition, Failure, GroupStatus, RoleStatus, Status, read_status
+from lockstep_operator.clients.kube import Kube
 from lockstep_operator.errors import KubeError
-from lockstep_operator.kube import DEPLOYMENTS, Kube, Object
-from lockstep_operator.resource.decode import encode
-from lockstep_operator.resource.record import Condition, Failure, GroupRecord, RoleRecord, Status, read_status
-from lockstep_operator.resource.spec import Spec, parse_resource
+from lockstep_operator.kinds import DEPLOYMENTS, Object
 from support.bad_deployments import RULES, SCHEMA
 from support.deployments import build_deployment
 from support.operator_process import install
@@ -60,8 +61,8 @@ def test_no_field_of_a_status_is_lost(kube: Kube, cluster_namespace: str) -> Non
         observed_generation=1,
         phase="Ready",
         conditions=(Condition(type="Ready", status="True", last_transition_time="2026-01-01T00:00:00Z"),),
-        roles=(RoleRecord(name="main", last_failure=failure),),
-        groups=(GroupRecord(name="g", workers=("w",), nodes=("n",), failures=(failure.time,), last_failure=failure),),
+        roles=(RoleStatus(name="main", last_failure=failure),),
+        groups=(GroupStatus(name="g", workers=("w",), nodes=("n",), failures=(failure.time,), last_failure=failure),),
     )
     made = kube.create(DEPLOYMENTS, build_deployment(cluster_namespace))
     kube.replace_status(DEPLOYMENTS, made | {"status": encode(status)})

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from devcluster.cluster import Cluster
-from lockstep_operator.kube import EVENTS, MPIJOBS, PODS, SERVICES, Object
+from lockstep_operator.children.mpijob import MPIJOB
+from lockstep_operator.children.service import SERVICE
+from lockstep_operator.kinds import EVENTS, PODS, Object
 from lockstep_worker.contract import EXIT_HANG
 from support.deployments import Live
 from support.operator_process import OperatorProcess, wait_for
@@ -132,8 +134,8 @@ def test_deletion_leaves_no_child(live: Live) -> None:
     live.delete()
     live.wait_gone()
     assert live.kubelet.list_pods() == []
-    for resource in (MPIJOBS, SERVICES):
-        assert live.kube.list(resource, live.namespace) == []
+    for child in (MPIJOB, SERVICE):
+        assert live.kube.list(child.kind, live.namespace) == []
 
 
 def test_a_namespace_with_a_deployment_can_be_deleted(live: Live, cluster: Cluster) -> None:
@@ -159,7 +161,7 @@ def test_a_group_finishes_its_requests_before_it_ends(live: Live, in_flight: Pat
     wait_for("the launcher is told to drain", in_flight.with_name("asked").exists)
     (launcher,) = live.kubelet.list_pods("launcher")
     assert launcher["metadata"]["labels"]["serving.lockstep.dev/serving"] == "false"
-    assert live.kube.find(SERVICES, live.namespace, "recall-main") is None
+    assert live.kube.find(SERVICE.kind, live.namespace, "recall-main") is None
     time.sleep(3)
     assert len(live.list_jobs()) == 1
     in_flight.write_text("0")

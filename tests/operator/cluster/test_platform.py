@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from devcluster.cluster import Cluster
-from lockstep_operator.kube import DEPLOYMENTS
+from lockstep_operator.kinds import DEPLOYMENTS
 from support.cluster import StartCluster
 from support.deployments import Live, build_deployment
 from support.kubelet import Kubelet

@@ -4,7 +4,11 @@ import time
 
 import pytest
 
-from lockstep_operator.kube import DEPLOYMENTS, EVENTS, MPIJOBS, PODS, SERVICES, Kube, Resource
+from lockstep_operator.children.child import Child
+from lockstep_operator.children.mpijob import MPIJOB
+from lockstep_operator.children.service import SERVICE
+from lockstep_operator.clients.kube import Kube
+from lockstep_operator.kinds import DEPLOYMENTS, EVENTS, PODS, Object
 from support.deployments import NAME, Live, build_deployment
 from support.operator_process import OperatorProcess, wait_for
 
@@ -14,10 +18,10 @@ Snapshot = list[tuple[str, str, str]]
 
 def take_snapshot(kube: Kube, namespace: str) -> Snapshot:
     return sorted(
-        (resource.kind, item["metadata"]["uid"], item["metadata"]["resourceVersion"])
-        for resource in (DEPLOYMENTS, MPIJOBS, SERVICES, PODS, EVENTS)
-        for item in kube.list(resource, namespace)
-        if resource is not EVENTS or item["regarding"]["kind"] == "ServingDeployment"
+        (kind.name, item["metadata"]["uid"], item["metadata"]["resourceVersion"])
+        for kind in (DEPLOYMENTS, MPIJOB.kind, SERVICE.kind, PODS, EVENTS)
+        for item in kube.list(kind, namespace)
+        if kind is not EVENTS or item["regarding"]["kind"] == "ServingDeployment"
     )
 
 
@@ -27,7 +31,7 @@ def test_a_deployment_becomes_an_mpijob_and_a_service_and_ready(live: Live) -> N
     status = live.read()["status"]
     (launcher,) = live.kubelet.list_pods("launcher")
     (worker,) = live.kubelet.list_pods("worker")
-    service = live.kube.get(SERVICES, live.namespace, "recall-main")
+    service = live.kube.get(SERVICE.kind, live.namespace, "recall-main")
     assert job["metadata"]["name"] == f"recall-main-{status['revision']}-0"
     assert service["spec"]["selector"].items() <= launcher["metadata"]["labels"].items()
     assert not service["spec"]["selector"].items() <= worker["metadata"]["labels"].items()
@@ -57,24 +61,29 @@ def test_a_change_at_the_service_is_put_right(live: Live) -> None:
     live.bring_up()
 
     def read_selector() -> dict[str, str]:
-        return dict(live.kube.get(SERVICES, live.namespace, "recall-main")["spec"]["selector"])
+        return dict(live.kube.get(SERVICE.kind, live.namespace, "recall-main")["spec"]["selector"])
 
     right = read_selector()
-    live.kube.patch(SERVICES, live.namespace, "recall-main", {"spec": {"selector": {"serving.lockstep.dev/role": "x"}}})
+    live.kube.patch(
+        SERVICE.kind, live.namespace, "recall-main", {"spec": {"selector": {"serving.lockstep.dev/role": "x"}}}
+    )
     wait_for("the Service selects launchers again", lambda: read_selector() == right)
 
 
-@pytest.mark.parametrize("resource", [MPIJOBS, SERVICES], ids=["MPIJob", "Service"])
-def test_a_child_that_somebody_deletes_is_made_again(live: Live, resource: Resource) -> None:
+@pytest.mark.parametrize("child", [MPIJOB, SERVICE], ids=["MPIJob", "Service"])
+def test_a_child_that_somebody_deletes_is_made_again(live: Live, child: Child) -> None:
     live.bring_up()
 
+    def list_metadata() -> list[Object]:
+        children = live.kube.list(child.kind, live.namespace, f"serving.lockstep.dev/deployment={NAME}")
+        return [item["metadata"] for item in children]
+
     def list_uids() -> set[str]:
-        children = live.kube.list(resource, live.namespace, f"serving.lockstep.dev/deployment={NAME}")
-        return {child["metadata"]["uid"] for child in children}
+        return {metadata["uid"] for metadata in list_metadata()}
 
     old = list_uids()
-    for child in live.kube.list(resource, live.namespace, f"serving.lockstep.dev/deployment={NAME}"):
-        live.kube.delete(resource, live.namespace, child["metadata"]["name"], child["metadata"]["uid"])
+    for metadata in list_metadata():
+        live.kube.delete(child.kind, live.namespace, metadata["name"], metadata["uid"], child.propagation)
     wait_for("another one is there", lambda: list_uids() - old)
     live.wait_ready()
     assert len(list_uids()) == 1
@@ -106,12 +115,12 @@ def test_an_object_of_somebody_else_is_reported_and_never_touched(live: Live, ku
         "metadata": {"name": "recall-main", "namespace": live.namespace},
         "spec": {"ports": [{"port": 1}], "selector": {"app": "theirs"}},
     }
-    theirs = kube.create(SERVICES, foreign)
+    theirs = kube.create(SERVICE.kind, foreign)
     kube.create(DEPLOYMENTS, build_deployment(live.namespace))
     condition = live.wait_condition("Degraded", "True", "Conflict")
     assert "Service recall-main" in condition["message"]
     assert live.find_condition("Ready")["reason"] == "Conflict"
-    assert kube.get(SERVICES, live.namespace, "recall-main") == theirs
+    assert kube.get(SERVICE.kind, live.namespace, "recall-main") == theirs
     live.delete()
     live.wait_gone()
-    assert kube.get(SERVICES, live.namespace, "recall-main") == theirs
+    assert kube.get(SERVICE.kind, live.namespace, "recall-main") == theirs

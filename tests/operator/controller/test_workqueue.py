@@ -3,8 +3,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from lockstep_operator.decide.state import Key
-from lockstep_operator.watch.workqueue import WorkQueue
+from lockstep_operator.controller.workqueue import WorkQueue
+from lockstep_operator.groups.state import Key
 
 A, B = ("default", "a"), ("default", "b")
 

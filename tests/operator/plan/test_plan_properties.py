@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep_operator.decide.diagnose import is_ready
+from lockstep_operator.groups.health import is_ready
 from support.world import World
 
 EVENTS = st.one_of(
@@ -105,11 +105,11 @@ def test_status_never_counts_more_than_there_is(history: list[tuple[str, int]], 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(2, 5), st.integers(1, 3), st.lists(st.tuples(st.booleans(), st.integers(1, 30)), max_size=40))
 def test_a_rollout_never_takes_more_ready_groups_than_it_may(
-    replicas: int, unavailable: int, steps: list[tuple[bool, int]]
+    replicas: int, unavailable: int, turns: list[tuple[bool, int]]
 ) -> None:
     world = World(replicas=replicas, rollout={"maxUnavailable": unavailable})
     world.settle()
-    for changes_again, seconds in [(True, 1), *steps]:
+    for changes_again, seconds in [(True, 1), *turns]:
         if changes_again:
             world.change(image=f"image-{world.generation}")
         world.reconcile()

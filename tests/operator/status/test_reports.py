@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from lockstep_operator.decide.events import build_event, list_notes
+from lockstep_operator.api.status import Status
 from lockstep_operator.endpoint import start_endpoint
 from lockstep_operator.metrics import Metrics
-from lockstep_operator.resource.record import Status
+from lockstep_operator.status.events import build_event, list_notes
 from support.world import World
 
 

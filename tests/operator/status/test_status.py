@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from lockstep_operator.decide.state import Ending
-from lockstep_operator.resource.decode import encode
-from lockstep_operator.resource.record import Condition, Status, read_status
-from lockstep_operator.status import status
+from lockstep_operator.api.decode import encode
+from lockstep_operator.api.status import Condition, Status, read_status
+from lockstep_operator.groups.state import Ending
+from lockstep_operator.status.status import status
 from lockstep_worker.contract import EXIT_CONFIG, EXIT_HANG
 from support.world import World
 
