@@ -8,7 +8,7 @@ import pytest
 
 from lockstep_operator.kinds import Object
 from lockstep_operator.names import MAX_DEPLOYMENT_AND_ROLE
-from support.deployments import build_deployment
+from support.deployments import build_deployment, build_two_roles
 
 
 def _bad(case: str, path: str, value: Any, words: str, **spec: Any) -> Any:
@@ -25,11 +25,6 @@ def _bad(case: str, path: str, value: Any, words: str, **spec: Any) -> Any:
     else:
         target[last] = value
     return pytest.param(item, words, id=case)
-
-
-def _two_roles(**fields: Any) -> list[Object]:
-    (role,) = build_deployment()["spec"]["roles"]
-    return [role, role | {"name": "second", **fields}]
 
 
 def _nine_roles() -> list[Object]:
@@ -54,12 +49,12 @@ RULES = [
         "metadata.name",
         "a" * (MAX_DEPLOYMENT_AND_ROLE - len("main")),
         "metadata.name: together with spec.roles[]",
-        roles=_two_roles(),
+        roles=build_two_roles(),
     ),
     _bad("no role", "spec.roles", [], "spec.roles: at least one role"),
     _bad("no role follows", f"{ROLE}.replicas", 1, "spec.roles[].replicas: at least one role must leave it unset"),
-    _bad("too many groups", "spec.roles", _two_roles(replicas=64), "spec.roles: at most 64 groups"),
-    _bad("second role decodes", "spec.roles", _two_roles(type="decode"), "spec.roles[].type: prefill and decode"),
+    _bad("too many groups", "spec.roles", build_two_roles(replicas=64), "spec.roles: at most 64 groups"),
+    _bad("second role decodes", "spec.roles", build_two_roles(type="decode"), "spec.roles[].type: prefill and decode"),
     _bad("prefill", f"{ROLE}.type", "prefill", "spec.roles[].type: prefill and decode are not supported yet"),
     _bad("decode", f"{ROLE}.type", "decode", "spec.roles[].type: prefill and decode are not supported yet"),
     _bad("uneven nodes", ROLE, _uneven_role(), "spec.roles[].parallelism.tensor: must be less than gpusPerNode"),
@@ -95,7 +90,7 @@ SCHEMA = [
     _bad("replicas above the limit", "spec.replicas", 65, "spec.replicas"),
     _bad("replicas as text", "spec.replicas", "two", "spec.replicas"),
     _bad("nine roles", "spec.roles", _nine_roles(), "spec.roles"),
-    _bad("two roles of one name", "spec.roles", _two_roles(name="main"), "spec.roles"),
+    _bad("two roles of one name", "spec.roles", build_two_roles(name="main"), "spec.roles"),
     _bad("role's replicas below 0", f"{ROLE}.replicas", -1, "spec.roles[0].replicas"),
     _bad("role's replicas above the limit", f"{ROLE}.replicas", 65, "spec.roles[0].replicas"),
     _bad("role name in capitals", f"{ROLE}.name", "Main", "spec.roles[0].name"),

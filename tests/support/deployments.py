@@ -28,6 +28,12 @@ def build_deployment(namespace: str = "default", **spec: Any) -> Object:
     return item
 
 
+def build_two_roles(**fields: Any) -> list[Object]:
+    """Build the example's role and a second one of another revision, with these fields."""
+    (role,) = copy.deepcopy(MINIMAL["spec"]["roles"])
+    return [role, role | {"name": "second", "engine": {"maxBatchSize": 8}, **fields}]
+
+
 class Live:
     """The example deployment in a namespace of a real cluster.
 

@@ -20,8 +20,9 @@ from lockstep_operator.plan import actions
 from lockstep_operator.plan.actions import Plan
 from lockstep_operator.plan.plan import plan
 from lockstep_operator.status.status import status
-from support.deployments import NAME, build_deployment
+from support.deployments import MINIMAL, NAME, build_deployment
 
+ROLE = MINIMAL["spec"]["roles"][0]["name"]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -201,9 +202,13 @@ class World:
                 phase = "Failed" if exit_code else "Succeeded"
                 self._update_pod(group.uid, pod.uid, phase=phase, ready=False, ending=ending)
 
-    def find_group(self, index: int = 0) -> Group:
+    def find_group(self, index: int = 0, role: str = ROLE) -> Group:
         """Find the living group of a place."""
-        return next(group for group in self.groups.values() if group.index == index and not group.deleting_since)
+        return next(group for group in self.list_living(role) if group.index == index)
+
+    def list_living(self, role: str = ROLE) -> list[Group]:
+        """List a role's groups that are not being deleted."""
+        return [group for group in self.groups.values() if group.role == role and not group.deleting_since]
 
     def update(self, uid: str, **changes: Any) -> None:
         """Change a group, if it is still there."""

@@ -1,9 +1,12 @@
 """Whatever happens in whatever order, the world comes to rest as the spec says, and on the way no limit is broken."""
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep_operator.groups.health import is_ready
+from support.deployments import build_two_roles
 from support.world import World
 
 EVENTS = st.one_of(
@@ -18,6 +21,10 @@ EVENTS = st.one_of(
     st.tuples(st.just("delete_group"), st.integers(0, 3)),
 )
 HISTORIES = st.lists(EVENTS, max_size=25)
+SPECS = st.sampled_from(
+    [{}, {"roles": build_two_roles()}, {"roles": build_two_roles(replicas=1)}, {"roles": build_two_roles(replicas=0)}]
+)
+"""Other fields of the spec: one role, and two of different revisions."""
 POLICY = {"maxRestarts": 2, "windowSeconds": 600, "backoffSeconds": 5}
 
 
@@ -52,21 +59,26 @@ def check_limits(world: World) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(HISTORIES)
-def test_any_history_with_crashes_comes_to_rest_as_the_spec_says(history: list[tuple[str, int]]) -> None:
-    world = World(restartPolicy=POLICY)
+@given(HISTORIES, SPECS)
+def test_any_history_with_crashes_comes_to_rest_as_the_spec_says(
+    history: list[tuple[str, int]], spec: dict[str, Any]
+) -> None:
+    world = World(restartPolicy=POLICY, **spec)
     for event in history:
         happen(world, event)
         check_limits(world)
     world.settle()
     assert world.plan().actions == ()
     assert world.plan().again_s is None
-    wanted = world.spec.replicas
+    wanted = 0
+    for role in world.spec.roles:
+        assert len(world.list_living(role.name)) == world.spec.count_replicas(role)
+        wanted += world.spec.count_replicas(role)
     assert len(world.groups) == wanted
     assert world.status.ready_replicas == world.status.updated_replicas == wanted
     assert all(is_ready(group) for group in world.groups.values())
     assert world.status.observed_generation == world.generation
-    assert len(world.services) == 1
+    assert len(world.services) == len(world.spec.roles)
     ready = world.status.find_condition("Ready")
     assert ready is not None
     assert ready.status == ("True" if wanted else "False")
@@ -76,9 +88,9 @@ def test_any_history_with_crashes_comes_to_rest_as_the_spec_says(history: list[t
 
 
 @settings(max_examples=150, deadline=None)
-@given(HISTORIES)
-def test_any_history_can_be_deleted_and_leaves_nothing(history: list[tuple[str, int]]) -> None:
-    world = World(restartPolicy=POLICY)
+@given(HISTORIES, SPECS)
+def test_any_history_can_be_deleted_and_leaves_nothing(history: list[tuple[str, int]], spec: dict[str, Any]) -> None:
+    world = World(restartPolicy=POLICY, **spec)
     world.reconcile()
     for event in history:
         happen(world, event)
@@ -103,16 +115,17 @@ def test_status_never_counts_more_than_there_is(history: list[tuple[str, int]], 
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(2, 5), st.integers(1, 3), st.lists(st.tuples(st.booleans(), st.integers(1, 30)), max_size=40))
-def test_a_rollout_never_takes_more_ready_groups_than_it_may(
-    replicas: int, unavailable: int, turns: list[tuple[bool, int]]
+@given(st.integers(2, 5), st.integers(1, 3), st.lists(st.tuples(st.booleans(), st.integers(1, 30)), max_size=40), SPECS)
+def test_a_rollout_never_takes_more_ready_groups_of_a_role_than_it_may(
+    replicas: int, unavailable: int, turns: list[tuple[bool, int]], spec: dict[str, Any]
 ) -> None:
-    world = World(replicas=replicas, rollout={"maxUnavailable": unavailable})
+    world = World(replicas=replicas, rollout={"maxUnavailable": unavailable}, **spec)
     world.settle()
     for changes_again, seconds in [(True, 1), *turns]:
         if changes_again:
             world.change(image=f"image-{world.generation}")
         world.reconcile()
         world.advance(seconds)
-        ready = sum(is_ready(group) for group in world.groups.values())
-        assert ready >= replicas - unavailable
+        for role in world.spec.roles:
+            ready = sum(is_ready(group) for group in world.list_living(role.name))
+            assert ready >= world.spec.count_replicas(role) - unavailable
