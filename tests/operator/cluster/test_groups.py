@@ -17,7 +17,8 @@ from support.deployments import Live
 from support.operator_process import OperatorProcess, wait_for
 
 pytestmark = pytest.mark.cluster
-DRAIN_SERVER = Path(__file__).resolve().parents[1] / "support" / "drain_server.py"
+TESTS = Path(__file__).resolve().parents[2]
+DRAIN_SERVER = "support.drain_server"
 
 
 def wait_replaced(live: Live, old: str) -> Object:
@@ -149,7 +150,8 @@ def in_flight(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     """A launcher's drain endpoint; the file says how many requests are in flight."""
     state = tmp_path / "in_flight"
     state.write_text("2")
-    process = cluster.popen([sys.executable, str(DRAIN_SERVER), str(state)], stderr=subprocess.DEVNULL)
+    argv = [sys.executable, "-m", DRAIN_SERVER, str(state)]
+    process = cluster.popen(argv, cwd=TESTS, stderr=subprocess.DEVNULL)
     yield state
     process.kill()
     process.wait()

@@ -39,6 +39,7 @@ def upgrade(start_cluster: StartCluster) -> Iterator[tuple[Cluster, OperatorProc
 def takes_two_roles(kube: Kube) -> bool:
     """Whether the API server would take a deployment of two roles."""
     item = build_deployment(NAMESPACE, roles=build_two_roles())
+    item["metadata"]["name"] = "other"
     try:
         kube.call("POST", DEPLOYMENTS.build_path(NAMESPACE), {"dryRun": "All"}, item)
     except KubeError as error:
