@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from lockstep_operator import names
-from lockstep_operator.api.spec import Spec, parse_resource
+from lockstep_operator.api.spec import Spec, parse_deployment
 from lockstep_operator.api.status import MAX_MESSAGE, parse_time, read_status
 from lockstep_operator.children.child import Child
 from lockstep_operator.children.mpijob import MPIJOB
@@ -157,7 +157,7 @@ def _read_label(item: Object, label: str) -> str:
 
 def _read_spec(deployment: Object) -> tuple[Spec | None, tuple[str, ...]]:
     try:
-        return parse_resource(deployment), ()
+        return parse_deployment(deployment), ()
     except SpecError as error:
         return None, tuple(error.problems)
 

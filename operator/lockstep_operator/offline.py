@@ -9,7 +9,7 @@ import yaml
 
 from lockstep_operator import names
 from lockstep_operator.api.dump import dump_yaml
-from lockstep_operator.api.spec import find_identity_faults, parse_resource
+from lockstep_operator.api.spec import find_identity_faults, parse_deployment
 from lockstep_operator.api.status import Status
 from lockstep_operator.errors import SpecError
 from lockstep_operator.groups.state import Observed
@@ -53,7 +53,7 @@ def plan_document(document: Any) -> list[dict[str, Any]]:
     faults = find_identity_faults(document)
     if faults:
         raise SpecError(faults)
-    spec = parse_resource(document)
+    spec = parse_deployment(document)
     seen = Observed(
         namespace=document["metadata"].get("namespace", "default"),
         name=document["metadata"]["name"],

@@ -25,7 +25,7 @@ from lockstep_operator.status.status import status
 logger = logging.getLogger(__name__)
 CONFLICT_RETRY_S = 30.0
 WRITTEN_RETRY_S = 1.0
-"""After a status was written: a failure that is on record now is acted upon."""
+"""After a status was written: a failure that stands in it now is acted upon."""
 
 
 class Reconciler:

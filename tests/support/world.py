@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lockstep_operator import names
-from lockstep_operator.api.spec import Spec, parse_resource
+from lockstep_operator.api.spec import Spec, parse_deployment
 from lockstep_operator.api.status import Status
 from lockstep_operator.children.child import Child
 from lockstep_operator.children.mpijob import MPIJOB
@@ -28,7 +28,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def build_spec(**spec: Any) -> Spec:
     """Parse the example with other fields."""
-    return parse_resource(build_deployment(**spec))
+    return parse_deployment(build_deployment(**spec))
 
 
 class World:
@@ -140,7 +140,7 @@ class World:
     # --- what happens by itself ---
 
     def advance(self, seconds: float = 60) -> None:
-        """Let time pass, and every group come one step further."""
+        """Let time pass, and every group come further."""
         self.now += timedelta(seconds=seconds)
         for group in list(self.groups.values()):
             self._advance_group(group)

@@ -1,4 +1,4 @@
-"""Turn a resource's object into frozen dataclasses and back, by the declarations of `fields`.
+"""Turn an API object into frozen dataclasses and back, by the declarations of `fields`.
 
 Every fault is collected, not only the first. What the API server checks by the CRD's schema is checked here alike, so
 that `plan -f` needs no cluster and an object that slipped past an older CRD is still refused.
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def parse(cls: type[T], raw: Any, at: str) -> T:
-    """Build a dataclass from a resource's object.
+    """Build a dataclass from an API object or a part of one.
 
     Args:
         cls: a dataclass whose fields are declared with `fields.described`.
@@ -36,7 +36,7 @@ def parse(cls: type[T], raw: Any, at: str) -> T:
 
 
 def encode(value: Any) -> dict[str, Any]:
-    """Write a dataclass as a resource's object, without fields that are None."""
+    """Write a dataclass as an API object, without fields that are None."""
     return {
         field.name: _encode_value(item)
         for field in list_fields(type(value))

@@ -1,4 +1,4 @@
-"""The reference page of the resource, generated from the CRD's schema."""
+"""The reference page of the API, generated from the CRD's schema."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Fields of the resource: a dataclass field says its type, text and limits once; parser, CRD and docs all read it.
+"""Fields of the API: a dataclass field says its type, text and limits once; parser, CRD and docs all read it.
 
-Python names are snake_case and appear as camelCase in the resource. This module knows nothing of any one field.
+Python names are snake_case and appear as camelCase in objects. This module knows nothing of any one field.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Quantity = int | str
-"""An amount of a resource as Kubernetes writes it: `2`, `500m`, `16Gi`."""
+"""An amount of a compute resource as Kubernetes writes it: `2`, `500m`, `16Gi`."""
 QUANTITY_PATTERN = r"^[+-]?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?$"
 
 
@@ -46,7 +46,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a resource's object, as parser and schema see it."""
+    """One field of an object, as parser and schema see it."""
 
     name: str
     python_name: str

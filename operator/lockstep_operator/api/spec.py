@@ -249,7 +249,7 @@ class Spec:
         return self.replicas if role.replicas is None else role.replicas
 
 
-def parse_resource(raw: dict[str, Any]) -> Spec:
+def parse_deployment(raw: dict[str, Any]) -> Spec:
     """Parse a whole ServingDeployment object, its name included.
 
     Raises:

@@ -10,14 +10,23 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from lockstep_operator.api.spec import Spec
+from lockstep_operator.groups.state import Group
 from lockstep_operator.kinds import Kind, Object
 
 
 class ListWanted(Protocol):
-    """Lists the manifests of a kind that a deployment has for as long as its spec says so."""
+    """Lists the manifests of a kind that a deployment has now."""
 
-    def __call__(self, spec: Spec, *, deployment: str, namespace: str) -> list[Object]:
-        """List the manifests, without owner references; their labels begin with `names.build_labels`."""
+    def __call__(self, spec: Spec, *, deployment: str, namespace: str, groups: tuple[Group, ...]) -> list[Object]:
+        """List the manifests, without owner references; each carries `names.build_labels`, or it is not seen again.
+
+        Args:
+            spec: the deployment's spec.
+            deployment: its name.
+            namespace: its namespace.
+            groups: the groups that are there, the ending ones too; a child for one of them carries
+                `names.LABEL_GROUP` and stays until the group has gone, even while the deployment is deleted.
+        """
 
 
 def lacks_part(wanted: Object, existing: Object) -> bool:
@@ -35,7 +44,7 @@ class Child:
 
     kind: Kind
     list_wanted: ListWanted | None
-    """The standing children; None for a kind that is made group by group (see `plan.groups`)."""
+    """The standing children; None for MPIJobs, which `plan.groups` makes and ends."""
     differs: Callable[[Object, Object], bool] | None = lacks_part
     """Whether an existing object (second) has to be updated to a manifest (first); None: it is never updated."""
     propagation: Literal["Background", "Foreground"] = "Background"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from lockstep_operator import names
 from lockstep_operator.api.spec import Role, Spec
 from lockstep_operator.children.child import Child
+from lockstep_operator.groups.state import Group
 from lockstep_operator.kinds import Kind, Object
 from lockstep_worker import contract
 
 
-def list_services(spec: Spec, *, deployment: str, namespace: str) -> list[Object]:
-    """List the Services of all roles; nothing routes between them."""
+def list_services(spec: Spec, *, deployment: str, namespace: str, groups: tuple[Group, ...]) -> list[Object]:
+    """List the Services of all roles, whether or not they have groups; nothing routes between roles."""
     return [build_service(role, deployment=deployment, namespace=namespace) for role in spec.roles]
 
 

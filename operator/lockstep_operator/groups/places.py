@@ -6,8 +6,8 @@ after the other: at most one that lives, and perhaps older ones whose pods are s
 Three things hold for every answer:
 - a role has exactly as many places as it wants groups, each with another index;
 - every living group is held by one place or is surplus, never both; of two living groups of one index one is surplus;
-- an index that has a group or a failure on record is taken before a free one. So a place that waits for its group to
-  end, or for its backoff, is not left for a fresh index that would know nothing of its failures.
+- an index that has a group, or a failure in the status, is taken before a free one. So a place that waits for its
+  group to end, or for its backoff, is not left for a fresh index that would know nothing of its failures.
 """
 
 from __future__ import annotations

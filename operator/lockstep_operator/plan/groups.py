@@ -33,7 +33,7 @@ def plan_place(seen: Observed, spec: Spec, place: Place, now: datetime) -> Plan:
 
 
 def _plan_repair(group: Group, place: Place, now: datetime) -> Plan:
-    """Delete a broken group once its failure is on record; before that the status has to be written.
+    """Delete a broken group once its failure stands in the status; before that the status has to be written.
 
     The other way round a crash between the two would lose the failure, and with it the backoff: the group that broke
     is the only other thing that knows of it.

@@ -4,7 +4,7 @@ import yaml
 from lockstep_operator.api.crd import build_root_schema
 from lockstep_operator.api.decode import encode, encode_explicit
 from lockstep_operator.api.docs import _list_rules
-from lockstep_operator.api.spec import Spec, parse_resource
+from lockstep_operator.api.spec import Spec, parse_deployment
 from lockstep_operator.errors import SpecError
 from lockstep_operator.kinds import Object
 from support.bad_deployments import RULES, SCHEMA
@@ -14,7 +14,7 @@ from support.deployments import EXAMPLES, build_deployment
 @pytest.mark.parametrize(("item", "words"), [*RULES, *SCHEMA])
 def test_a_bad_field_is_refused_by_its_name(item: Object, words: str) -> None:
     with pytest.raises(SpecError) as caught:
-        parse_resource(item)
+        parse_deployment(item)
     assert len(caught.value.problems) == 1
     assert words in caught.value.problems[0]
 
@@ -29,7 +29,7 @@ def test_all_faults_are_told_at_once() -> None:
     item = build_deployment(replicas=-1, image="", paused=3)
     item["spec"]["model"]["speed"] = "fast"
     with pytest.raises(SpecError) as caught:
-        parse_resource(item)
+        parse_deployment(item)
     assert {problem.split(":")[0] for problem in caught.value.problems} == {
         "spec.replicas",
         "spec.image",
@@ -41,26 +41,26 @@ def test_all_faults_are_told_at_once() -> None:
 @pytest.mark.parametrize("raw", [None, [], "x", {"model": 3}], ids=repr)
 def test_a_spec_of_another_shape_is_refused(raw: object) -> None:
     with pytest.raises(SpecError, match="spec"):
-        parse_resource({"metadata": {"name": "x"}, "spec": raw})
+        parse_deployment({"metadata": {"name": "x"}, "spec": raw})
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
 def test_the_examples_are_right(path: object) -> None:
-    parse_resource(yaml.safe_load(path.read_text()))  # type: ignore[attr-defined]
+    parse_deployment(yaml.safe_load(path.read_text()))  # type: ignore[attr-defined]
 
 
 def test_what_is_written_is_read_again() -> None:
-    spec = parse_resource(build_deployment(paused=True, imagePullSecrets=[{"name": "a"}]))
+    spec = parse_deployment(build_deployment(paused=True, imagePullSecrets=[{"name": "a"}]))
     item = build_deployment()
     item["spec"] = encode(spec)
-    assert parse_resource(item) == spec
+    assert parse_deployment(item) == spec
 
 
 def test_defaults_that_are_spelled_out_are_not_explicit() -> None:
-    short = parse_resource(build_deployment())
+    short = parse_deployment(build_deployment())
     long = build_deployment()
     long["spec"] = encode(short)
-    assert encode_explicit(parse_resource(long)) == encode_explicit(short)
+    assert encode_explicit(parse_deployment(long)) == encode_explicit(short)
     assert "imagePullPolicy" not in encode_explicit(short)
 
 
@@ -71,7 +71,7 @@ def test_defaults_that_are_spelled_out_are_not_explicit() -> None:
 def test_nodes_follow_from_ranks(tensor: int, gpus: int, nodes: int, slots: int) -> None:
     item = build_deployment()
     item["spec"]["roles"][0] |= {"parallelism": {"tensor": tensor}, "gpusPerNode": gpus}
-    (role,) = parse_resource(item).roles
+    (role,) = parse_deployment(item).roles
     assert (role.num_nodes, role.slots) == (nodes, slots)
 
 

@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from lockstep_operator import names
-from lockstep_operator.api.spec import Spec, parse_resource
+from lockstep_operator.api.spec import Spec, parse_deployment
 from lockstep_operator.children.mpijob import build_mpijob
 from lockstep_operator.children.pods import find_model_path
 from lockstep_operator.children.service import build_service
@@ -26,7 +26,7 @@ def read_templates(job: Object) -> list[Object]:
 
 
 def test_mpi_operator_restarts_nothing_and_keeps_nothing() -> None:
-    job = build(parse_resource(TWO_NODES))["spec"]
+    job = build(parse_deployment(TWO_NODES))["spec"]
     assert job["runPolicy"] == {"cleanPodPolicy": "All", "backoffLimit": 0}
     assert job["runLauncherAsWorker"] is True
     assert job["launcherCreationPolicy"] == "WaitForWorkersReady"
@@ -38,14 +38,14 @@ def test_mpi_operator_restarts_nothing_and_keeps_nothing() -> None:
 def test_one_node_needs_no_worker() -> None:
     item = build_deployment()
     item["spec"]["roles"][0] |= {"parallelism": {"tensor": 2}, "gpusPerNode": 4}
-    job = build(parse_resource(item))["spec"]
+    job = build(parse_deployment(item))["spec"]
     assert "Worker" not in job["mpiReplicaSpecs"]
     assert "launcherCreationPolicy" not in job
     assert job["slotsPerWorker"] == 2
 
 
 def test_pods_obey_the_restricted_standard_and_ask_for_their_gpus() -> None:
-    for template in read_templates(build(parse_resource(TWO_NODES))):
+    for template in read_templates(build(parse_deployment(TWO_NODES))):
         pod = template["spec"]
         (container,) = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -62,14 +62,14 @@ def test_pods_obey_the_restricted_standard_and_ask_for_their_gpus() -> None:
 
 
 def test_each_local_rank_has_a_metrics_port_in_every_pod() -> None:
-    for template in read_templates(build(parse_resource(TWO_NODES))):
+    for template in read_templates(build(parse_deployment(TWO_NODES))):
         ports = {port["name"]: port["containerPort"] for port in template["spec"]["containers"][0]["ports"]}
         assert [ports[f"metrics-{rank}"] for rank in range(4)] == [9400, 9401, 9402, 9403]
 
 
 def test_launchers_are_probed_by_http_and_workers_by_their_ssh_port() -> None:
     launcher, worker = [
-        template["spec"]["containers"][0] for template in read_templates(build(parse_resource(TWO_NODES)))
+        template["spec"]["containers"][0] for template in read_templates(build(parse_deployment(TWO_NODES)))
     ]
     assert launcher["readinessProbe"]["httpGet"]["path"] == contract.READY_PATH
     assert launcher["startupProbe"]["httpGet"]["path"] == launcher["livenessProbe"]["httpGet"]["path"] == "/health"
@@ -79,7 +79,7 @@ def test_launchers_are_probed_by_http_and_workers_by_their_ssh_port() -> None:
 
 
 def test_only_launchers_get_traffic() -> None:
-    spec = parse_resource(TWO_NODES)
+    spec = parse_deployment(TWO_NODES)
     launcher, worker = [template["metadata"]["labels"] for template in read_templates(build(spec))]
     selector = build_service(spec.roles[0], deployment="recall", namespace="default")["spec"]["selector"]
     assert selector.items() <= launcher.items()
@@ -97,7 +97,7 @@ def test_every_field_of_the_engine_reaches_the_command() -> None:
         "extraArgs": ["--x"],
     }
     item["spec"]["roles"][0] |= {"engine": engine, "hangDetector": {"timeoutSeconds": 11}}
-    command = build(parse_resource(item))["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    command = build(parse_deployment(item))["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
     assert command["command"] == contract.serve_command(
         model="/opt/lockstep/models/recall",
         served_model_name="recall",
@@ -116,7 +116,7 @@ def test_every_field_of_the_engine_reaches_the_command() -> None:
 
 def test_a_claim_is_mounted_read_only_where_the_command_looks() -> None:
     assert find_model_path("pvc://models/a/b") == f"{contract.MODEL_MOUNT}/a/b"
-    for template in read_templates(build(parse_resource(TWO_NODES))):
+    for template in read_templates(build(parse_deployment(TWO_NODES))):
         volume = {"name": "model", "persistentVolumeClaim": {"claimName": "models", "readOnly": True}}
         assert volume in template["spec"]["volumes"]
         mount = {"name": "model", "mountPath": contract.MODEL_MOUNT, "readOnly": True}

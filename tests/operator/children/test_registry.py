@@ -19,8 +19,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def find(world: World) -> dict[str, Any]:
-    (item,) = world.children[SETTINGS.kind].values()
-    return item
+    return world.children[SETTINGS.kind]["recall-settings"]
 
 
 def list_words(world: World) -> list[str]:
@@ -29,9 +28,8 @@ def list_words(world: World) -> list[str]:
 
 def test_it_is_made_once(world: World) -> None:
     assert find(world)["data"] == {"model": "recall"}
-    assert [describe(action) for action in world.writes if "ConfigMap" in str(action)] == [
-        "create ConfigMap recall-settings"
-    ]
+    made = [describe(action) for action in world.writes if getattr(action, "child", None) is SETTINGS]
+    assert made == ["create ConfigMap recall-settings", f"create ConfigMap {world.find_group().name}-settings"]
 
 
 def test_what_somebody_changed_is_put_right_and_what_somebody_added_stays(world: World) -> None:
@@ -56,7 +54,7 @@ def test_it_follows_the_spec_and_goes_when_the_spec_asks_for_it_no_more(world: W
 
 
 def test_it_is_made_again_when_somebody_deletes_it(world: World) -> None:
-    world.children[SETTINGS.kind].clear()
+    del world.children[SETTINGS.kind]["recall-settings"]
     assert list_words(world) == ["create ConfigMap recall-settings"]
 
 
@@ -66,3 +64,24 @@ def test_the_deployment_goes_only_after_it(world: World) -> None:
     world.settle()
     assert world.gone
     assert not world.children[SETTINGS.kind]
+
+
+@pytest.mark.parametrize("ends", ["scaled down", "deleted"])
+def test_that_of_a_group_stays_until_the_group_has_gone(world: World, ends: str) -> None:
+    own = f"{world.find_group().name}-settings"
+    if ends == "deleted":
+        world.deleting = True
+    else:
+        world.change(replicas=0)
+    for _ in range(20):
+        world.reconcile()
+        assert own in world.children[SETTINGS.kind] or not world.groups
+        world.advance(1)
+    assert not world.children[SETTINGS.kind]
+
+
+def test_that_of_a_group_that_is_replaced_goes_with_it(world: World) -> None:
+    before = set(world.children[SETTINGS.kind])
+    world.change(image="other")
+    world.settle()
+    assert set(world.children[SETTINGS.kind]) == {"recall-settings", f"{world.find_group().name}-settings"} != before

@@ -4,7 +4,7 @@ import pytest
 
 from devcluster.cluster import Cluster
 from lockstep_operator.api.decode import encode
-from lockstep_operator.api.spec import Spec, parse_resource
+from lockstep_operator.api.spec import Spec, parse_deployment
 from lockstep_operator.api.status import Condition, Failure, GroupStatus, RoleStatus, Status, read_status
 from lockstep_operator.clients.kube import Kube
 from lockstep_operator.errors import KubeError
@@ -51,8 +51,8 @@ def test_a_misspelled_field_is_refused(kube: Kube) -> None:
 def test_the_api_server_fills_in_the_same_defaults_as_the_operator(kube: Kube) -> None:
     item = build_deployment()
     made = create(kube, item)
-    assert made["spec"] == encode(parse_resource(item))
-    assert isinstance(parse_resource(made), Spec)
+    assert made["spec"] == encode(parse_deployment(item))
+    assert isinstance(parse_deployment(made), Spec)
 
 
 def test_no_field_of_a_status_is_lost(kube: Kube, cluster_namespace: str) -> None:

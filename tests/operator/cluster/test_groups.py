@@ -22,7 +22,7 @@ DRAIN_SERVER = "support.drain_server"
 
 
 def wait_replaced(live: Live, old: str) -> Object:
-    """Wait until the group of that UID is gone and a new one is ready; return the group's record."""
+    """Wait until the group of that UID is gone and a new one is ready; return the group's entry."""
 
     def ask() -> Object | None:
         live.kubelet.run_pods()
@@ -45,12 +45,12 @@ def test_a_deleted_worker_pod_leads_to_exactly_one_new_group(live: Live, operato
         seen.update(jobs)
         return live.read()["status"]["groups"][0] if old not in jobs and jobs and live.is_ready() else None
 
-    record = wait_for("the group was replaced and is ready", ask)
+    entry = wait_for("the group was replaced and is ready", ask)
     time.sleep(3)
     seen.update(live.list_jobs())
     assert len(seen) == 2
-    assert record["restarts"] == 1
-    assert record["lastFailure"]["reason"] in {"PodDeleted", "WorkerReplaced", "WorkerLost"}
+    assert entry["restarts"] == 1
+    assert entry["lastFailure"]["reason"] in {"PodDeleted", "WorkerReplaced", "WorkerLost"}
     metric = "lockstep_operator_group_restarts_total"
     assert operator.read_metric(metric, namespace=live.namespace) == 1
 

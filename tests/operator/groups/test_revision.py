@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep_operator.api.spec import parse_resource
+from lockstep_operator.api.spec import parse_deployment
 from lockstep_operator.children.mpijob import build_mpijob_spec
 from lockstep_operator.groups.revision import compute_revision
 from lockstep_operator.kinds import Object
@@ -41,7 +41,7 @@ ROLES = st.fixed_dictionaries(
 
 
 def render(item: Object) -> tuple[str, str]:
-    spec = parse_resource(item)
+    spec = parse_deployment(item)
     (role,) = spec.roles
     return compute_revision(spec, role), json.dumps(build_mpijob_spec(spec, role, {}), sort_keys=True)
 
@@ -59,13 +59,13 @@ def test_the_revision_differs_exactly_when_the_rendered_group_differs(
 @pytest.mark.parametrize(("example", "revision"), [("minimal", "2da756c7"), ("two-nodes", "7103e1b6")])
 def test_the_revision_of_the_examples_never_changes_by_itself(example: str, revision: str) -> None:
     """If this fails, an upgrade of the operator would replace every running group."""
-    spec = parse_resource(yaml.safe_load((EXAMPLES / f"{example}.yaml").read_text()))
+    spec = parse_deployment(yaml.safe_load((EXAMPLES / f"{example}.yaml").read_text()))
     assert compute_revision(spec, spec.roles[0]) == revision
 
 
 def test_a_roles_number_of_groups_is_no_part_of_its_revision() -> None:
     revisions = set()
     for fields in ({}, {"replicas": 0}, {"replicas": 5}):
-        spec = parse_resource(build_deployment(roles=build_two_roles(**fields)))
+        spec = parse_deployment(build_deployment(roles=build_two_roles(**fields)))
         revisions.add(compute_revision(spec, spec.roles[1]))
     assert len(revisions) == 1

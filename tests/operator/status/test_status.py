@@ -98,14 +98,14 @@ def test_a_failure_is_recorded_once_with_its_node_and_rank() -> None:
     launcher = replace(group.launcher, phase="Failed", ready=False, ending=ending)  # type: ignore[type-var]
     world.update(group.uid, pods=(*group.workers, launcher))
     world.reconcile()
-    (record,) = world.status.groups
-    assert record.last_failure is not None
-    assert (record.last_failure.reason, record.last_failure.exit_code) == ("Hang", EXIT_HANG)
-    assert (record.last_failure.rank, record.last_failure.node) == (1, "node-1")
-    assert record.restarts == 1
+    (entry,) = world.status.groups
+    assert entry.last_failure is not None
+    assert (entry.last_failure.reason, entry.last_failure.exit_code) == ("Hang", EXIT_HANG)
+    assert (entry.last_failure.rank, entry.last_failure.node) == (1, "node-1")
+    assert entry.restarts == 1
     assert "exit code 86, rank 1, node node-1" in find(world.status, "Degraded").message
     assert tell(world).groups[0].restarts == 1
-    assert world.status.roles[0].last_failure == record.last_failure
+    assert world.status.roles[0].last_failure == entry.last_failure
 
 
 def test_a_hang_in_which_no_rank_stands_out_blames_no_node() -> None:
