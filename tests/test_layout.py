@@ -41,7 +41,7 @@ def test_no_file_is_longer_than_the_limit() -> None:
 
 def test_the_folder_called_operator_does_not_hide_the_standard_library() -> None:
     subprocess.run([sys.executable, "-c", "import collections, operator; operator.itemgetter"], cwd=ROOT, check=True)
-    for folder in ("operator", "worker", "tests", "tests/control", "tests/worker", "tests/mpi", "tests/charts"):
+    for folder in ("operator", "worker", "tests", "tests/operator", "tests/worker", "tests/mpi", "tests/charts"):
         assert not (ROOT / folder / "__init__.py").exists(), folder
 
 

@@ -10,16 +10,17 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from lockstep_operator.drain import Drains
+from lockstep_operator.api.crd import build_crd_yaml
+from lockstep_operator.api.docs import build_docs
+from lockstep_operator.clients.kube import Kube
+from lockstep_operator.clients.launcher import Launchers
+from lockstep_operator.controller.controller import Controller
+from lockstep_operator.controller.event_source import run
 from lockstep_operator.endpoint import start_endpoint
 from lockstep_operator.errors import OperatorError, SettingsError, SpecError
-from lockstep_operator.handlers import Controller, run
-from lockstep_operator.kube import Kube
 from lockstep_operator.metrics import Metrics
 from lockstep_operator.offline import plan_file
 from lockstep_operator.reconcile import Reconciler
-from lockstep_operator.resource.crd import build_crd_yaml
-from lockstep_operator.resource.docs import build_docs
 from lockstep_operator.settings import Settings, read_settings
 
 EXIT_USAGE = 2
@@ -71,7 +72,7 @@ def run_operator(settings: Settings) -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     kube = Kube(metrics.count_write)
-    controller = Controller(settings, kube, Reconciler(kube, Drains(), metrics), metrics)
+    controller = Controller(settings, kube, Reconciler(kube, Launchers(), metrics), metrics)
     server = start_endpoint(settings.metrics_host, settings.metrics_port, registry, controller.is_alive)
     logging.getLogger("lockstep_operator").info(
         "watching %s; metrics on port %d", ", ".join(settings.namespaces) or "all namespaces", server.server_port

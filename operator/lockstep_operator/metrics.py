@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from lockstep_operator.resource.record import GROUP_STATES, Status
+from lockstep_operator.api.status import GROUP_STATES, Status
 
 PREFIX = "lockstep_operator"
 

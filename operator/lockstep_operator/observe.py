@@ -12,25 +12,25 @@ from datetime import datetime
 from typing import Any
 
 from lockstep_operator import names
-from lockstep_operator.decide.state import Ending, Group, Leftover, Observed, Pod
-from lockstep_operator.drain import Drains
+from lockstep_operator.api.spec import Spec, parse_deployment
+from lockstep_operator.api.status import MAX_MESSAGE, parse_time, read_status
+from lockstep_operator.children.child import Child
+from lockstep_operator.children.mpijob import MPIJOB
+from lockstep_operator.children.owner import is_owned
+from lockstep_operator.clients.kube import Kube
+from lockstep_operator.clients.launcher import Launchers
 from lockstep_operator.errors import NotFound, SpecError
-from lockstep_operator.kube import MPIJOBS, PODS, SERVICES, Kube, Object
-from lockstep_operator.manifests.owner import is_owned
-from lockstep_operator.resource.record import MAX_MESSAGE, parse_time, read_status
-from lockstep_operator.resource.spec import Spec, parse_resource
+from lockstep_operator.groups.state import Ending, Group, Leftover, Observed, Pod
+from lockstep_operator.kinds import PODS, Kind, Object
 
 
-def observe(kube: Kube, drains: Drains, deployment: Object) -> Observed:
+def observe(kube: Kube, launchers: Launchers, deployment: Object, children: tuple[Child, ...]) -> Observed:
     """Read what there is around a deployment that was just read."""
     metadata = deployment["metadata"]
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
-    selector = names.build_selector(name)
-    jobs, served = _list_jobs(kube, namespace, selector)
-    pods = kube.list(PODS, namespace, selector)
-    owned = [job for job in jobs if is_owned(job, uid)]
-    groups = [_read_drain(drains, read_group(job, pods)) for job in owned]
-    services = [service for service in kube.list(SERVICES, namespace, selector) if is_owned(service, uid)]
+    jobs = _list_owned(kube, MPIJOB.kind, namespace, name, uid)
+    pods = kube.list(PODS, namespace, names.build_selector(name))
+    groups = [_read_drain(launchers, read_group(job, pods)) for job in jobs or ()]
     spec, problems = _read_spec(deployment)
     return Observed(
         namespace=namespace,
@@ -43,11 +43,24 @@ def observe(kube: Kube, drains: Drains, deployment: Object) -> Observed:
         spec=spec,
         problems=problems,
         before=read_status(deployment.get("status")),
-        mpijobs_served=served,
+        mpijobs_served=jobs is not None,
         groups=tuple(sorted(groups, key=lambda group: group.name)),
         leftovers=_list_leftovers(pods, {group.name for group in groups}),
-        services=tuple(services),
+        children={
+            child.kind: _list_owned(kube, child.kind, namespace, name, uid) or ()
+            for child in children
+            if child.list_wanted is not None
+        },
     )
+
+
+def _list_owned(kube: Kube, kind: Kind, namespace: str, deployment: str, uid: str) -> tuple[Object, ...] | None:
+    """List a deployment's own objects of a kind; None when its API is not served."""
+    try:
+        found = kube.list(kind, namespace, names.build_selector(deployment))
+    except NotFound:
+        return None
+    return tuple(item for item in found if is_owned(item, uid))
 
 
 def read_group(job: Object, pods: list[Object]) -> Group:
@@ -144,24 +157,17 @@ def _read_label(item: Object, label: str) -> str:
 
 def _read_spec(deployment: Object) -> tuple[Spec | None, tuple[str, ...]]:
     try:
-        return parse_resource(deployment), ()
+        return parse_deployment(deployment), ()
     except SpecError as error:
         return None, tuple(error.problems)
 
 
-def _list_jobs(kube: Kube, namespace: str, selector: str) -> tuple[list[Object], bool]:
-    try:
-        return kube.list(MPIJOBS, namespace, selector), True
-    except NotFound:
-        return [], False
-
-
-def _read_drain(drains: Drains, group: Group) -> Group:
+def _read_drain(launchers: Launchers, group: Group) -> Group:
     """Ask the launcher how far its drain is, where there is one."""
     launcher = group.launcher
     if not group.is_draining or group.deleting_since is not None or launcher is None or not launcher.ip:
         return group
-    return group if launcher.ended else replace(group, drain=drains.read(launcher.ip))
+    return group if launcher.ended else replace(group, drain=launchers.read_drain(launcher.ip))
 
 
 def _list_leftovers(pods: list[Object], groups: set[str]) -> tuple[Leftover, ...]:

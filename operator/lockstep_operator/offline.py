@@ -8,13 +8,13 @@ from typing import Any
 import yaml
 
 from lockstep_operator import names
-from lockstep_operator.decide.actions import CreateGroup, CreateService
-from lockstep_operator.decide.state import Observed
+from lockstep_operator.api.dump import dump_yaml
+from lockstep_operator.api.spec import find_identity_faults, parse_deployment
+from lockstep_operator.api.status import Status
 from lockstep_operator.errors import SpecError
-from lockstep_operator.plan import plan
-from lockstep_operator.resource.dump import dump_yaml
-from lockstep_operator.resource.record import Status
-from lockstep_operator.resource.spec import find_identity_faults, parse_resource
+from lockstep_operator.groups.state import Observed
+from lockstep_operator.plan.actions import CreateChild
+from lockstep_operator.plan.plan import plan
 
 
 def plan_file(text: str) -> str:
@@ -53,7 +53,7 @@ def plan_document(document: Any) -> list[dict[str, Any]]:
     faults = find_identity_faults(document)
     if faults:
         raise SpecError(faults)
-    spec = parse_resource(document)
+    spec = parse_deployment(document)
     seen = Observed(
         namespace=document["metadata"].get("namespace", "default"),
         name=document["metadata"]["name"],
@@ -67,5 +67,5 @@ def plan_document(document: Any) -> list[dict[str, Any]]:
         before=Status(),
         mpijobs_served=True,
     )
-    steps = plan(seen, datetime.now(UTC))
-    return [step.manifest for step in steps.actions if isinstance(step, (CreateService, CreateGroup))]
+    wanted = plan(seen, datetime.now(UTC)).actions
+    return [action.manifest for action in wanted if isinstance(action, CreateChild)]

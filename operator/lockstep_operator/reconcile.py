@@ -6,23 +6,26 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from lockstep_operator.api.decode import encode
+from lockstep_operator.api.status import Status
 from lockstep_operator.apply import Applier
-from lockstep_operator.decide.events import build_event, list_notes
-from lockstep_operator.decide.state import Key, Observed
-from lockstep_operator.drain import Drains
+from lockstep_operator.children.child import Child
+from lockstep_operator.children.registry import CHILDREN
+from lockstep_operator.clients.kube import Kube
+from lockstep_operator.clients.launcher import Launchers
 from lockstep_operator.errors import KubeError
-from lockstep_operator.kube import DEPLOYMENTS, EVENTS, Kube, Object
+from lockstep_operator.groups.state import Key, Observed
+from lockstep_operator.kinds import DEPLOYMENTS, EVENTS, Object
 from lockstep_operator.metrics import Metrics
 from lockstep_operator.observe import observe
-from lockstep_operator.plan import plan
-from lockstep_operator.resource.decode import encode
-from lockstep_operator.resource.record import Status
-from lockstep_operator.status import status
+from lockstep_operator.plan.plan import plan
+from lockstep_operator.status.events import build_event, list_notes
+from lockstep_operator.status.status import status
 
 logger = logging.getLogger(__name__)
 CONFLICT_RETRY_S = 30.0
 WRITTEN_RETRY_S = 1.0
-"""After a status was written: a failure that is on record now is acted upon."""
+"""After a status was written: a failure that stands in it now is acted upon."""
 
 
 class Reconciler:
@@ -30,19 +33,26 @@ class Reconciler:
 
     Args:
         kube: the API server.
-        drains: the way to launchers.
+        launchers: the way to launchers.
         metrics: told what was done.
+        children: the kinds of children that a deployment has.
         clock: the time, with a time zone.
     """
 
     def __init__(
-        self, kube: Kube, drains: Drains, metrics: Metrics, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        kube: Kube,
+        launchers: Launchers,
+        metrics: Metrics,
+        children: tuple[Child, ...] = CHILDREN,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._kube = kube
-        self._drains = drains
+        self._launchers = launchers
         self._metrics = metrics
+        self._children = children
         self._clock = clock
-        self._applier = Applier(kube, drains, self._count_restart)
+        self._applier = Applier(kube, launchers, self._count_restart)
 
     def reconcile(self, key: Key) -> float | None:
         """Do one pass.
@@ -57,17 +67,17 @@ class Reconciler:
         if deployment is None:
             self._metrics.forget(*key)
             return None
-        seen = observe(self._kube, self._drains, deployment)
+        seen = observe(self._kube, self._launchers, deployment, self._children)
         now = self._clock()
-        steps = plan(seen, now)
-        conflicts = self._applier.apply(seen, steps.actions, now)
-        if steps.changes_deployment:
+        planned = plan(seen, now, self._children)
+        conflicts = self._applier.apply(seen, planned.actions, now)
+        if planned.changes_deployment:
             return 0.0
         after = status(seen, conflicts, now)
         self._metrics.show(*key, after)
         if self._write_status(seen, deployment, after, now):
             return WRITTEN_RETRY_S
-        return CONFLICT_RETRY_S if conflicts else steps.again_s
+        return CONFLICT_RETRY_S if conflicts else planned.again_s
 
     def _write_status(self, seen: Observed, deployment: Object, after: Status, now: datetime) -> bool:
         """Write a status that differs, then say what changed; True when it was written."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lockstep_operator.children.child import Child
+from lockstep_operator.children.registry import CHILDREN
 from support.cluster.helm import Manifest, pick, render
 
 NAMESPACED = ("--set", "watchNamespaces={team-a,team-b}")
@@ -72,3 +74,14 @@ def test_the_rules_are_those_of_the_operators_work() -> None:
         ("pods", "patch"),
         ("events", "create"),
     }
+
+
+@pytest.mark.parametrize("arguments", [(), NAMESPACED], ids=["cluster", "namespaced"])
+@pytest.mark.parametrize("child", CHILDREN, ids=lambda child: child.kind.name)
+def test_every_kind_of_child_may_be_read_and_written(arguments: tuple[str, ...], child: Child) -> None:
+    mine = [
+        rule["verbs"]
+        for rule in rules_of(*arguments)
+        if child.kind.group in rule["apiGroups"] and child.kind.plural in rule["resources"]
+    ]
+    assert {verb for verbs in mine for verb in verbs} >= {"get", "list", "watch", "create", "patch", "delete"}

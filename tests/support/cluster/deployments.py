@@ -8,8 +8,10 @@ from typing import Any
 
 import yaml
 
+from lockstep_operator.children.mpijob import MPIJOB
+from lockstep_operator.clients.kube import Kube
 from lockstep_operator.errors import NotFound
-from lockstep_operator.kube import DEPLOYMENTS, MPIJOBS, Kube, Object
+from lockstep_operator.kinds import DEPLOYMENTS, Object
 from support.cluster.kubelet import Kubelet
 from support.cluster.operator_process import wait_for
 
@@ -24,6 +26,12 @@ def build_deployment(namespace: str = "default", **spec: Any) -> Object:
     item["metadata"]["namespace"] = namespace
     item["spec"] |= {"drainTimeoutSeconds": 0, "restartPolicy": {"backoffSeconds": 0}, **spec}
     return item
+
+
+def build_two_roles(**fields: Any) -> list[Object]:
+    """Build the example's role and a second one of another revision, with these fields."""
+    (role,) = copy.deepcopy(MINIMAL["spec"]["roles"])
+    return [role, role | {"name": "second", "engine": {"maxBatchSize": 8}, **fields}]
 
 
 class Live:
@@ -79,7 +87,7 @@ class Live:
 
     def list_jobs(self) -> dict[str, Object]:
         """List its MPIJobs by UID."""
-        return {job["metadata"]["uid"]: job for job in self.kube.list(MPIJOBS, self.namespace)}
+        return {job["metadata"]["uid"]: job for job in self.kube.list(MPIJOB.kind, self.namespace)}
 
     def remove(self) -> None:
         """Delete it if it is there, without a drain, and wait until it is gone."""

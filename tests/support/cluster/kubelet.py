@@ -6,8 +6,9 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from lockstep_operator.kube import MERGE_PATCH, PODS, Kube, Object
-from lockstep_operator.resource.record import format_time
+from lockstep_operator.api.status import format_time
+from lockstep_operator.clients.kube import MERGE_PATCH, Kube
+from lockstep_operator.kinds import PODS, Object
 
 
 class Kubelet:

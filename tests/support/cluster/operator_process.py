@@ -14,7 +14,7 @@ from kubernetes import client, config
 from prometheus_client.parser import text_string_to_metric_families
 
 from devcluster.cluster import Cluster
-from lockstep_operator.kube import Kube
+from lockstep_operator.clients.kube import Kube
 from support.cluster.helm import render
 
 NAMESPACE = "lockstep-system"

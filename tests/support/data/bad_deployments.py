@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from lockstep_operator.kube import Object
+from lockstep_operator.kinds import Object
 from lockstep_operator.names import MAX_DEPLOYMENT_AND_ROLE
-from support.cluster.deployments import build_deployment
+from support.cluster.deployments import build_deployment, build_two_roles
 
 
-def _bad(case: str, path: str, value: Any, words: str) -> Any:
-    """Set one field, given by its path, to a value that its limits forbid."""
-    item = build_deployment()
+def _bad(case: str, path: str, value: Any, words: str, **spec: Any) -> Any:
+    """Set one field, given by its path, to a value that its limits forbid; `spec` are other fields of the spec."""
+    item = build_deployment(**spec)
     target: Any = item
     *parents, last = path.split(".")
     for part in parents:
@@ -27,9 +27,9 @@ def _bad(case: str, path: str, value: Any, words: str) -> Any:
     return pytest.param(item, words, id=case)
 
 
-def _second_role() -> list[Object]:
+def _nine_roles() -> list[Object]:
     (role,) = build_deployment()["spec"]["roles"]
-    return [role, role | {"name": "second"}]
+    return [role | {"name": f"role{number}"} for number in range(9)]
 
 
 def _uneven_role() -> Object:
@@ -44,8 +44,17 @@ RULES = [
     _bad("name with a dot", "metadata.name", "my.model", "metadata.name: must start with a letter"),
     _bad("name starts with a digit", "metadata.name", "8b", "metadata.name: must start with a letter"),
     _bad("name too long", "metadata.name", LONG, "metadata.name: together with spec.roles[].name at most"),
-    _bad("two roles", "spec.roles", _second_role(), "spec.roles: exactly one role"),
-    _bad("no role", "spec.roles", [], "spec.roles: exactly one role"),
+    _bad(
+        "second role's name too long",
+        "metadata.name",
+        "a" * (MAX_DEPLOYMENT_AND_ROLE - len("main")),
+        "metadata.name: together with spec.roles[]",
+        roles=build_two_roles(),
+    ),
+    _bad("no role", "spec.roles", [], "spec.roles: at least one role"),
+    _bad("no role follows", f"{ROLE}.replicas", 1, "spec.roles[].replicas: at least one role must leave it unset"),
+    _bad("too many groups", "spec.roles", build_two_roles(replicas=64), "spec.roles: at most 64 groups"),
+    _bad("second role decodes", "spec.roles", build_two_roles(type="decode"), "spec.roles[].type: prefill and decode"),
     _bad("prefill", f"{ROLE}.type", "prefill", "spec.roles[].type: prefill and decode are not supported yet"),
     _bad("decode", f"{ROLE}.type", "decode", "spec.roles[].type: prefill and decode are not supported yet"),
     _bad("uneven nodes", ROLE, _uneven_role(), "spec.roles[].parallelism.tensor: must be less than gpusPerNode"),
@@ -80,6 +89,10 @@ SCHEMA = [
     _bad("replicas below 0", "spec.replicas", -1, "spec.replicas"),
     _bad("replicas above the limit", "spec.replicas", 65, "spec.replicas"),
     _bad("replicas as text", "spec.replicas", "two", "spec.replicas"),
+    _bad("nine roles", "spec.roles", _nine_roles(), "spec.roles"),
+    _bad("two roles of one name", "spec.roles", build_two_roles(name="main"), "spec.roles"),
+    _bad("role's replicas below 0", f"{ROLE}.replicas", -1, "spec.roles[0].replicas"),
+    _bad("role's replicas above the limit", f"{ROLE}.replicas", 65, "spec.roles[0].replicas"),
     _bad("role name in capitals", f"{ROLE}.name", "Main", "spec.roles[0].name"),
     _bad("unknown type", f"{ROLE}.type", "router", "spec.roles[0].type"),
     _bad("tensor 0", f"{ROLE}.parallelism.tensor", 0, "spec.roles[0].parallelism.tensor"),

@@ -14,9 +14,9 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from lockstep_operator.api.status import GroupStatus, Status
 from lockstep_operator.metrics import Metrics
-from lockstep_operator.resource.record import GroupRecord, Status
-from lockstep_worker.metrics.families import FrontendMetrics, HangCollector, RankMetrics
+from lockstep_worker.metrics import FrontendMetrics, HangCollector, RankMetrics
 
 Page = Callable[[], bytes]
 """Does some work and renders the page."""
@@ -97,7 +97,7 @@ def operator_page(namespace: str, deployment: str) -> Page:
     """The page of an operator with one deployment of two groups, one of which breaks at each scrape."""
     registry = CollectorRegistry()
     metrics = Metrics(registry)
-    groups = (GroupRecord(name="recall-main-1-0", state="Ready"), GroupRecord(name="recall-main-1-1", state="Starting"))
+    groups = (GroupStatus(name="recall-main-1-0", state="Ready"), GroupStatus(name="recall-main-1-1", state="Starting"))
 
     def page() -> bytes:
         metrics.show(namespace, deployment, Status(groups=groups))

@@ -8,25 +8,34 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lockstep_operator import names
-from lockstep_operator.decide import actions
-from lockstep_operator.decide.actions import Plan
-from lockstep_operator.decide.state import Drain, Ending, Group, Observed, Pod
-from lockstep_operator.plan import plan
-from lockstep_operator.resource.record import Status
-from lockstep_operator.resource.spec import Spec, parse_resource
-from lockstep_operator.status import status
-from support.cluster.deployments import NAME, build_deployment
+from lockstep_operator.api.spec import Spec, parse_deployment
+from lockstep_operator.api.status import Status
+from lockstep_operator.children.child import Child
+from lockstep_operator.children.mpijob import MPIJOB
+from lockstep_operator.children.registry import CHILDREN
+from lockstep_operator.children.service import SERVICE
+from lockstep_operator.groups.state import Drain, Ending, Group, Observed, Pod
+from lockstep_operator.kinds import Kind, Object
+from lockstep_operator.plan import actions
+from lockstep_operator.plan.actions import Plan
+from lockstep_operator.plan.plan import plan
+from lockstep_operator.status.status import status
+from support.cluster.deployments import MINIMAL, NAME, build_deployment
 
+ROLE = MINIMAL["spec"]["roles"][0]["name"]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def build_spec(**spec: Any) -> Spec:
     """Parse the example with other fields."""
-    return parse_resource(build_deployment(**spec))
+    return parse_deployment(build_deployment(**spec))
 
 
 class World:
-    """One deployment and its groups."""
+    """One deployment, its groups and its other children."""
+
+    kinds: tuple[Child, ...] = CHILDREN
+    """What the operator has in its registry."""
 
     def __init__(self, **spec: Any) -> None:
         self.raw = spec
@@ -38,10 +47,16 @@ class World:
         self.served = True
         self.gone = False
         self.groups: dict[str, Group] = {}
-        self.services: dict[str, dict[str, Any]] = {}
+        self.children: dict[Kind, dict[str, Object]] = {}
+        """The standing children of each kind by name."""
         self.status = Status()
         self.writes: list[Any] = []
         self._uids = (f"uid-{number}" for number in itertools.count(1))
+
+    @property
+    def services(self) -> dict[str, Object]:
+        """The Services by name."""
+        return self.children.setdefault(SERVICE.kind, {})
 
     # --- what the operator does ---
 
@@ -60,46 +75,46 @@ class World:
             before=self.status,
             mpijobs_served=self.served,
             groups=tuple(sorted(self.groups.values(), key=lambda group: group.name)),
-            services=tuple(self.services.values()),
+            children={kind: tuple(items.values()) for kind, items in self.children.items()},
         )
 
     def plan(self) -> Plan:
         """Plan for now."""
-        return plan(self.observe(), self.now)
+        return plan(self.observe(), self.now, self.kinds)
 
     def reconcile(self, crash_after: int | None = None) -> int:
         """Do one pass, or die after so many actions; return the number of writes."""
         seen = self.observe()
         before = len(self.writes)
-        steps = plan(seen, self.now)
-        for number, step in enumerate(steps.actions):
+        planned = plan(seen, self.now, self.kinds)
+        for number, action in enumerate(planned.actions):
             if number == crash_after:
                 return len(self.writes) - before
-            self.carry_out(step)
+            self.carry_out(action)
         after = status(seen, (), self.now)
-        is_written = not steps.changes_deployment and after != self.status
-        if is_written and (crash_after is None or crash_after > len(steps.actions)):
+        is_written = not planned.changes_deployment and after != self.status
+        if is_written and (crash_after is None or crash_after > len(planned.actions)):
             self.status = after
             self.writes.append(after)
         return len(self.writes) - before
 
-    def carry_out(self, step: actions.Action) -> None:
+    def carry_out(self, action: actions.Action) -> None:
         """Do what one action asks for."""
-        self.writes.append(step)
-        match step:
+        self.writes.append(action)
+        match action:
             case actions.AddFinalizer():
                 self.finalizers = (names.FINALIZER,)
             case actions.RemoveFinalizer():
                 self.finalizers, self.gone = (), True
-            case actions.CreateService(manifest) | actions.UpdateService(manifest, _):
-                metadata = manifest["metadata"] | {"uid": next(self._uids), "resourceVersion": "1"}
-                self.services[metadata["name"]] = manifest | {"metadata": metadata}
-            case actions.DeleteService(name, _):
-                self.services.pop(name, None)
-            case actions.CreateGroup(manifest):
+            case actions.CreateChild(child, manifest) if child is MPIJOB:
                 self._create_group(manifest)
-            case actions.DeleteGroup(group, _, _):
-                self.update(group.uid, deleting_since=self.now)
+            case actions.DeleteChild(child, _, uid) if child is MPIJOB:
+                self.update(uid, deleting_since=self.now)
+            case actions.CreateChild(child, manifest) | actions.UpdateChild(child, manifest, _):
+                metadata = manifest["metadata"] | {"uid": next(self._uids), "resourceVersion": "1"}
+                self.children.setdefault(child.kind, {})[metadata["name"]] = manifest | {"metadata": metadata}
+            case actions.DeleteChild(child, name, _):
+                self.children[child.kind].pop(name, None)
             case actions.EndTraffic(group, launcher):
                 self._update_pod(group.uid, launcher.uid, draining_since=self.now)
                 self.update(group.uid, drain=Drain(draining=False, in_flight=1))
@@ -125,7 +140,7 @@ class World:
     # --- what happens by itself ---
 
     def advance(self, seconds: float = 60) -> None:
-        """Let time pass, and every group come one step further."""
+        """Let time pass, and every group come further."""
         self.now += timedelta(seconds=seconds)
         for group in list(self.groups.values()):
             self._advance_group(group)
@@ -187,9 +202,13 @@ class World:
                 phase = "Failed" if exit_code else "Succeeded"
                 self._update_pod(group.uid, pod.uid, phase=phase, ready=False, ending=ending)
 
-    def find_group(self, index: int = 0) -> Group:
+    def find_group(self, index: int = 0, role: str = ROLE) -> Group:
         """Find the living group of a place."""
-        return next(group for group in self.groups.values() if group.index == index and not group.deleting_since)
+        return next(group for group in self.list_living(role) if group.index == index)
+
+    def list_living(self, role: str = ROLE) -> list[Group]:
+        """List a role's groups that are not being deleted."""
+        return [group for group in self.groups.values() if group.role == role and not group.deleting_since]
 
     def update(self, uid: str, **changes: Any) -> None:
         """Change a group, if it is still there."""

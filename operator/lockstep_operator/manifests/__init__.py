@@ -1,1 +1,0 @@
-"""The objects that the operator makes, each built by a pure function."""
