@@ -8,35 +8,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from lockstep_operator.api.engine_options import OWN_FLAGS
 from lockstep_operator.api.fields import Rule
 from lockstep_operator.names import MAX_DEPLOYMENT_AND_ROLE
-from lockstep_worker.contract import serve_command
 
 DNS_1035 = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 PVC_SOURCE = "^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^/ ][^ ]*$"
 GPU_RESOURCE = "nvidia.com/gpu"
 MAX_GROUPS = 64
 """Groups of one deployment; with those that are ending the status has room for four times as many."""
-
-
-def _list_own_flags() -> list[str]:
-    command = serve_command(
-        model="m",
-        served_model_name="s",
-        max_model_len=1,
-        dtype="d",
-        max_batch_size=1,
-        max_num_tokens=1,
-        kv_cache_memory_fraction=1,
-        overlap=False,
-        hang_timeout_s=1,
-        drain_timeout_s=1,
-    )
-    return sorted(word for word in command if word.startswith("--"))
-
-
-OWN_FLAGS = _list_own_flags()
-"""Flags of `lockstep-worker serve` that follow from other fields."""
 
 
 def _only_one(field: str) -> Rule:

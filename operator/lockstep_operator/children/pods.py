@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep_operator.api.decode import encode
+from lockstep_operator.api.engine_options import PVC_SCHEME, build_serve_command
 from lockstep_operator.api.rules import GPU_RESOURCE
 from lockstep_operator.api.spec import Role, Spec
 from lockstep_worker import contract
 
-PVC_SCHEME = "pvc://"
 STARTUP_LIMIT_S = 45 * 60
 """A group that does not answer within this time of its start is ended; large models load for long."""
 STARTUP_PERIOD_S = 2
@@ -45,32 +45,6 @@ def build_worker_template(spec: Spec, role: Role, labels: dict[str, str]) -> dic
     }
     container["ports"] = [{"name": "ssh", "containerPort": contract.SSH_PORT}, *container["ports"]]
     return _build_template(spec, role, labels, container)
-
-
-def build_serve_command(spec: Spec, role: Role) -> list[str]:
-    """Build the command that serves a role's model."""
-    return contract.serve_command(
-        model=find_model_path(spec.model.source),
-        served_model_name=spec.model.served_name,
-        tensor_parallel=role.parallelism.tensor,
-        max_model_len=spec.model.max_model_len,
-        dtype=spec.model.dtype,
-        max_batch_size=role.engine.max_batch_size,
-        max_num_tokens=role.engine.max_num_tokens,
-        kv_cache_memory_fraction=role.engine.kv_cache_memory_fraction,
-        overlap=role.engine.overlap,
-        hang_timeout_s=role.hang_detector.timeout_seconds,
-        drain_timeout_s=spec.drain_timeout_seconds,
-        extra_args=role.engine.extra_args,
-    )
-
-
-def find_model_path(source: str) -> str:
-    """Find where a pod has the model: the path itself, or the claim's path under the mount."""
-    if not source.startswith(PVC_SCHEME):
-        return source
-    _, _, path = source.removeprefix(PVC_SCHEME).partition("/")
-    return f"{contract.MODEL_MOUNT}/{path}"
 
 
 def _build_template(spec: Spec, role: Role, labels: dict[str, str], container: dict[str, Any]) -> dict[str, Any]:

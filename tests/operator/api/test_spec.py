@@ -1,7 +1,5 @@
 import pytest
 import yaml
-from support.data.bad_deployments import RULES, SCHEMA
-from support.cluster.deployments import EXAMPLES, build_deployment
 
 from lockstep_operator.api.crd import build_root_schema
 from lockstep_operator.api.decode import encode, encode_explicit
@@ -9,8 +7,8 @@ from lockstep_operator.api.docs import _list_rules
 from lockstep_operator.api.spec import Spec, parse_deployment
 from lockstep_operator.errors import SpecError
 from lockstep_operator.kinds import Object
-from support.data.bad_deployments import RULES, SCHEMA
 from support.cluster.deployments import EXAMPLES, build_deployment
+from support.data.bad_deployments import RULES, SCHEMA
 
 
 @pytest.mark.parametrize(("item", "words"), [*RULES, *SCHEMA])

@@ -2,13 +2,14 @@ import pytest
 import yaml
 
 from lockstep_operator import names
+from lockstep_operator.api.engine_options import find_model_path
 from lockstep_operator.api.spec import Spec, parse_deployment
 from lockstep_operator.children.mpijob import build_mpijob
-from lockstep_operator.children.pods import find_model_path
 from lockstep_operator.children.service import build_service
 from lockstep_operator.kinds import Object
 from lockstep_operator.offline import plan_document
 from lockstep_worker import contract
+from support.cluster.deployments import EXAMPLES, build_deployment
 
 TWO_NODES: Object = yaml.safe_load((EXAMPLES / "two-nodes.yaml").read_text())
 
@@ -97,20 +98,23 @@ def test_every_field_of_the_engine_reaches_the_command() -> None:
     }
     item["spec"]["roles"][0] |= {"engine": engine, "hangDetector": {"timeoutSeconds": 11}}
     command = build(parse_deployment(item))["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
-    assert command["command"] == contract.serve_command(
-        model="/opt/lockstep/models/recall",
-        served_model_name="recall",
-        tensor_parallel=2,
-        max_model_len=99,
-        dtype="float16",
-        max_batch_size=3,
-        max_num_tokens=5,
-        kv_cache_memory_fraction=0.5,
-        overlap=False,
-        hang_timeout_s=11,
-        drain_timeout_s=7,
-        extra_args=("--x",),
-    )
+    assert command["command"] == [
+        *(contract.PROGRAM, "serve"),
+        *("--host", "0.0.0.0"),
+        *("--model", "/opt/lockstep/models/recall"),
+        *("--served-model-name", "recall"),
+        *("--tensor-parallel", "2"),
+        *("--data-parallel", "1"),
+        *("--max-model-len", "99"),
+        *("--dtype", "float16"),
+        *("--max-batch-size", "3"),
+        *("--max-num-tokens", "5"),
+        *("--kv-cache-memory-fraction", "0.5"),
+        *("--hang-timeout", "11"),
+        *("--drain-timeout", "7"),
+        "--no-overlap",
+        "--x",
+    ]
 
 
 def test_a_claim_is_mounted_read_only_where_the_command_looks() -> None:

@@ -1,13 +1,13 @@
 from collections.abc import Iterator
 
 import pytest
-from support.cluster.deployments import Live
-from support.cluster.kubelet import Kubelet
-from support.cluster.operator_process import OperatorProcess, connect, install
 
 from devcluster.cluster import Cluster
 from lockstep_operator.clients.kube import Kube
 from support.cluster.cluster import cluster, cluster_namespace, start_cluster  # noqa: F401
+from support.cluster.deployments import Live
+from support.cluster.kubelet import Kubelet
+from support.cluster.operator_process import OperatorProcess, connect, install
 
 
 @pytest.fixture(scope="session")

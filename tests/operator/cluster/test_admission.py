@@ -1,9 +1,6 @@
 """What the real API server says to deployments, with the operator's CRD and without the operator."""
 
 import pytest
-from support.data.bad_deployments import RULES, SCHEMA
-from support.cluster.deployments import build_deployment
-from support.cluster.operator_process import install
 
 from devcluster.cluster import Cluster
 from lockstep_operator.api.decode import encode
@@ -12,9 +9,9 @@ from lockstep_operator.api.status import Condition, Failure, GroupStatus, RoleSt
 from lockstep_operator.clients.kube import Kube
 from lockstep_operator.errors import KubeError
 from lockstep_operator.kinds import DEPLOYMENTS, Object
-from support.data.bad_deployments import RULES, SCHEMA
 from support.cluster.deployments import build_deployment
 from support.cluster.operator_process import install
+from support.data.bad_deployments import RULES, SCHEMA
 
 pytestmark = pytest.mark.cluster
 UNPROCESSABLE = 422

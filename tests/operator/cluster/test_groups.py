@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster.deployments import Live
-from support.cluster.operator_process import OperatorProcess, wait_for
 
 from devcluster.cluster import Cluster
 from lockstep_operator.children.mpijob import MPIJOB
 from lockstep_operator.children.service import SERVICE
 from lockstep_operator.kinds import EVENTS, PODS, Object
 from lockstep_worker.contract import EXIT_HANG
+from support.cluster.deployments import Live
+from support.cluster.operator_process import OperatorProcess, wait_for
 
 pytestmark = pytest.mark.cluster
 TESTS = Path(__file__).resolve().parents[2]

@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from support.cluster.deployments import Live, build_deployment
-from support.cluster.kubelet import Kubelet
-from support.cluster.operator_process import OperatorProcess, connect, install, wait_for
 
 from devcluster.cluster import Cluster
 from lockstep_operator.kinds import DEPLOYMENTS
 from support.cluster.cluster import StartCluster
+from support.cluster.deployments import Live, build_deployment
+from support.cluster.kubelet import Kubelet
+from support.cluster.operator_process import OperatorProcess, connect, install, wait_for
 
 pytestmark = pytest.mark.cluster
 CRD = "mpijobs.kubeflow.org"

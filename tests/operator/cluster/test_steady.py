@@ -12,8 +12,6 @@ from lockstep_operator.kinds import DEPLOYMENTS, EVENTS, PODS, Object
 from support.cluster.deployments import NAME, Live, build_deployment
 from support.cluster.operator_process import OperatorProcess, wait_for
 
-from lockstep_operator.kube import DEPLOYMENTS, EVENTS, MPIJOBS, PODS, SERVICES, Kube, Resource
-
 pytestmark = pytest.mark.cluster
 Snapshot = list[tuple[str, str, str]]
 

@@ -2,7 +2,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from support.worlds.world import World
 
 from lockstep_operator.groups.state import Drain, Leftover
 from lockstep_operator.plan.actions import (
@@ -17,6 +16,7 @@ from lockstep_operator.plan.actions import (
 )
 from lockstep_operator.plan.plan import plan
 from lockstep_worker.contract import EXIT_CONFIG
+from support.worlds.world import World
 
 Name = type[Action] | tuple[type[Action], str]
 CREATE_SERVICE, UPDATE_SERVICE, DELETE_SERVICE = [(kind, "Service") for kind in (CreateChild, UpdateChild, DeleteChild)]

@@ -4,7 +4,6 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.worlds.world import World
 
 from lockstep_operator.groups.health import is_ready
 from support.cluster.deployments import build_two_roles

@@ -5,7 +5,6 @@ import urllib.request
 from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, generate_latest
-from support.worlds.world import World
 
 from lockstep_operator.api.status import Status
 from lockstep_operator.endpoint import start_endpoint

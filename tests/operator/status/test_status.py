@@ -3,13 +3,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from support.worlds.world import World
 
 from lockstep_operator.api.decode import encode
 from lockstep_operator.api.status import Condition, Status, read_status
 from lockstep_operator.groups.state import Ending
 from lockstep_operator.status.status import status
 from lockstep_worker.contract import EXIT_CONFIG, EXIT_HANG
+from support.worlds.world import World
 
 
 def start(**spec: object) -> World:

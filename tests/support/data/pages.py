@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from lockstep_operator.api.status import GroupStatus, Status
 from lockstep_operator.metrics import Metrics
-from lockstep_worker.metrics import FrontendMetrics, HangCollector, RankMetrics
+from lockstep_worker.metrics.families import FrontendMetrics, HangCollector, RankMetrics
 
 Page = Callable[[], bytes]
 """Does some work and renders the page."""

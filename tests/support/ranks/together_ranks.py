@@ -1,5 +1,6 @@
-"""Data replicas whose forwards have a collective in common, as experts do: `... -m support.ranks.together_ranks FOLDER`.
+"""Data replicas whose forwards have a collective in common, as experts do.
 
+`python -m mpi4py -m support.ranks.together_ranks FOLDER`
 Each layer's last projection is followed by an all-reduce over all ranks of the group. Each rank writes
 FOLDER/<rank>.json with the tokens of its requests and how many forwards it took part in.
 """

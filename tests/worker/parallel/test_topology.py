@@ -50,5 +50,5 @@ def test_a_group_on_an_axis_changes_nothing_else() -> None:
 
 
 def test_one_rank_alone_leads_itself() -> None:
-    assert ALONE == Topology.of(0)
+    assert Topology.of(0) == ALONE
     assert (ALONE.size, ALONE.is_leader, ALONE.runs_together) == (1, True, False)

@@ -71,48 +71,6 @@ def exit_reason(code: int) -> str:
     return EXIT_REASONS.get(code, "Failed")
 
 
-def serve_command(
-    *,
-    model: str,
-    served_model_name: str,
-    tensor_parallel: int = 1,
-    data_parallel: int = 1,
-    max_model_len: int | None = None,
-    dtype: str | None = None,
-    max_batch_size: int | None = None,
-    max_num_tokens: int | None = None,
-    kv_cache_memory_fraction: float | None = None,
-    overlap: bool = True,
-    hang_timeout_s: float | None = None,
-    drain_timeout_s: float | None = None,
-    extra_args: tuple[str, ...] = (),
-) -> list[str]:
-    """Build the launcher container's command line; `None` leaves a flag out, so that the worker's default holds.
-
-    A test parses the result with the worker's own parser, so that neither side can drift.
-    """
-    options = {
-        "--model": model,
-        "--served-model-name": served_model_name,
-        "--tensor-parallel": tensor_parallel,
-        "--data-parallel": data_parallel,
-        "--max-model-len": max_model_len,
-        "--dtype": dtype,
-        "--max-batch-size": max_batch_size,
-        "--max-num-tokens": max_num_tokens,
-        "--kv-cache-memory-fraction": kv_cache_memory_fraction,
-        "--hang-timeout": hang_timeout_s,
-        "--drain-timeout": drain_timeout_s,
-    }
-    command = [f"{IMAGE_ROOT}/bin/lockstep-worker", "serve", "--host", "0.0.0.0"]
-    for flag, value in options.items():
-        if value is not None:
-            command += [flag, str(value)]
-    if not overlap:
-        command.append("--no-overlap")
-    return [*command, *extra_args]
-
-
 def sshd_command() -> list[str]:
     """Build the worker container's command line: an ssh server as `USER_ID` on `SSH_PORT`, waiting for mpirun."""
     return [PROGRAM, "sshd"]

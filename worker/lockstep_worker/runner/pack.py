@@ -74,7 +74,7 @@ class Packer:
         )
 
     def _pack_nobody(self) -> PackedBatch:
-        """Layers take no batch of no tokens, so a run without rows computes one, in the spare block; nobody reads it."""
+        """Layers take no batch without tokens, so such a run computes one in the spare block, which nobody reads."""
         fill = self._buffers.fill
         zero, nowhere = np.zeros(1, dtype=np.int64), np.full(1, self._spare_block * self._block_size)
         return PackedBatch(
