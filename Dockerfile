@@ -2,7 +2,7 @@
 # The images of Lockstep: target `worker` (a rank's pod: launcher or sshd) and target `operator`.
 #   docker buildx build --target worker   --platform linux/amd64,linux/arm64 -t lockstep-worker:dev .
 #   docker buildx build --target operator --platform linux/amd64,linux/arm64 -t lockstep-operator:dev .
-# Paths, user and ports are those of worker/lockstep_worker/contract.py; tests/charts/test_dockerfile.py compares them.
+# Paths, user and ports are those of worker/lockstep_worker/contract/; tests/charts/test_dockerfile.py compares them.
 #
 # Nothing here names an architecture: the pins resolve to wheels for both, and torch's wheels bring the CUDA libraries.
 # What was run: every RUN line, as root in an overlay of Debian 12 on amd64; in the result, as uid 1000, the operator's

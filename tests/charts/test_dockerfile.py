@@ -127,10 +127,10 @@ def test_every_source_exists_and_reaches_the_build() -> None:
 @pytest.mark.parametrize(
     ("path", "sent"),
     [
-        ("worker/lockstep_worker/contract.py", True),
+        ("worker/lockstep_worker/contract/__init__.py", True),
         ("models/recall/model.safetensors", True),
         ("models/recall/train.py", False),
-        ("worker/lockstep_worker/__pycache__/contract.cpython-311.pyc", False),
+        ("worker/lockstep_worker/contract/__pycache__/serve.cpython-311.pyc", False),
         (".git/config", False),
         (".venv/bin/python", False),
         ("tests/conftest.py", False),
