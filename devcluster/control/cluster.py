@@ -10,17 +10,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from devcluster import servers
-from devcluster.addresses import API_IP, DNS_IP
+from devcluster.control import servers
+from devcluster.control.pki import Pki
+from devcluster.control.processes import Server, Servers
+from devcluster.control.servers import ServerPlan
+from devcluster.control.state import RunningCluster, claim, release
 from devcluster.errors import CommandError, DevclusterError
-from devcluster.forward import listening_socket
-from devcluster.netns import Namespaces
-from devcluster.pki import Pki
-from devcluster.processes import Server, Servers
+from devcluster.network.addresses import API_IP, DNS_IP
+from devcluster.network.forward import listening_socket
+from devcluster.network.netns import Namespaces
+from devcluster.programs.tools import Tools, ensure_tools
 from devcluster.progress import Progress, silent
-from devcluster.servers import ServerPlan
-from devcluster.state import Record, claim, release
-from devcluster.tools import Tools, ensure_tools
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Cluster:
             name: of the folder for logs and state inside `state_dir`, which belongs to this cluster alone.
             state_dir: an existing or new folder.
             tools: the programs to use; found or built by default.
-            progress: takes a line for each step.
+            progress: takes a line for whatever takes long.
         """
         self.state = (state_dir / name).resolve()
         self._progress = progress
@@ -162,7 +162,7 @@ class Cluster:
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         self.kubectl("apply", "--server-side", "-f", "-", input=text)
 
-    def launch(self, plan: ServerPlan) -> Server:
+    def start_server(self, plan: ServerPlan) -> Server:
         """Starts one more server inside the cluster and waits until it is ready."""
         server = self.servers.start(plan.name, plan.argv)
         self._await(server, plan)
@@ -203,7 +203,7 @@ class Cluster:
         )
         with (self.state / "holder.log").open("ab") as log:
             self._namespaces = Namespaces.create(resolv_conf, log, tools.path)
-        Record(self._namespaces.holder_pid, self._namespaces.inner_pid, tools.path).write(self.state)
+        RunningCluster(self._namespaces.holder_pid, self._namespaces.inner_pid, tools.path).write(self.state)
         self._servers = Servers(self._namespaces, self.state, host_environment(tools.path))
 
     def _start_api(self, tools: Tools) -> None:
@@ -216,7 +216,7 @@ class Cluster:
 
     def _hand_down(self, listener: socket.socket, name: str, target: str) -> None:
         fd = listener.fileno()
-        argv = [sys.executable, "-m", "devcluster.forward", f"--fd={fd}", f"--to={target}"]
+        argv = [sys.executable, "-m", "devcluster.network.forward", f"--fd={fd}", f"--to={target}"]
         self.servers.start(f"forward-{name}", argv, pass_fds=[fd])
 
     def _start_controllers(self, tools: Tools) -> None:

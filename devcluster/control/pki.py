@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from devcluster.addresses import API_IP, KUBERNETES_SERVICE_IP
 from devcluster.errors import DevclusterError
+from devcluster.network.addresses import API_IP, KUBERNETES_SERVICE_IP
 
 DAYS = "7"
 _SERVER_NAMES = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]

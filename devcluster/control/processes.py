@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from devcluster.errors import ServerError
-from devcluster.netns import Namespaces
+from devcluster.network.netns import Namespaces
 from devcluster.paths import ROOT
 
 TAIL_LINES = 15

@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
-from devcluster.addresses import API_IP, POD_CIDR, SERVICE_CIDR
-from devcluster.pki import Pki
-from devcluster.tools import Tools
+from devcluster.control.pki import Pki
+from devcluster.network.addresses import API_IP, POD_CIDR, SERVICE_CIDR
+from devcluster.programs.tools import Tools
 
 ETCD_PORT = 2379
 CONTROLLER_MANAGER_PORT = 10257

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from devcluster.errors import DevclusterError
 from devcluster.filelock import hold
-from devcluster.netns import Namespaces
+from devcluster.network.netns import Namespaces
 
 _LOCK = "lock"
-_RECORD = "cluster.json"
+_RUNNING = "cluster.json"
 
 
 @dataclass(frozen=True)
-class Record:
-    """What `devcluster shell` needs of a running cluster."""
+class RunningCluster:
+    """Where a running cluster is reached; what `devcluster shell` needs to enter it."""
 
     holder_pid: int
     inner_pid: int
@@ -24,7 +24,7 @@ class Record:
 
     def write(self, folder: Path) -> None:
         """Saves it in the cluster's folder."""
-        (folder / _RECORD).write_text(json.dumps(asdict(self)))
+        (folder / _RUNNING).write_text(json.dumps(asdict(self)))
 
 
 def claim(folder: Path) -> int:
@@ -36,9 +36,9 @@ def claim(folder: Path) -> int:
     descriptor = hold(folder / _LOCK)
     if descriptor is None:
         raise DevclusterError(f"a cluster is running in {folder} already")
-    record = read_record(folder)
-    if record is not None and _is_holder(record.holder_pid, folder):  # its owner died this very moment
-        Namespaces(record.holder_pid, record.inner_pid).destroy()
+    cluster = read_running(folder)
+    if cluster is not None and _is_holder(cluster.holder_pid, folder):  # its owner died this very moment
+        Namespaces(cluster.holder_pid, cluster.inner_pid).destroy()
     for entry in folder.iterdir():
         if entry.name != _LOCK:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -47,30 +47,30 @@ def claim(folder: Path) -> int:
 
 def release(folder: Path, descriptor: int) -> None:
     """Gives the folder back; logs stay for reading, keys do not."""
-    (folder / _RECORD).unlink(missing_ok=True)
+    (folder / _RUNNING).unlink(missing_ok=True)
     for name in ("pki", "etcd"):
         shutil.rmtree(folder / name, ignore_errors=True)
     os.close(descriptor)
 
 
-def read_record(folder: Path) -> Record | None:
-    """The record of the cluster in `folder`, or None when there is none."""
+def read_running(folder: Path) -> RunningCluster | None:
+    """What the folder says about its cluster, or None when it says nothing; its owner may have died since."""
     try:
-        return Record(**json.loads((folder / _RECORD).read_text()))
+        return RunningCluster(**json.loads((folder / _RUNNING).read_text()))
     except FileNotFoundError:
         return None
 
 
-def running(folder: Path) -> Record:
-    """The record of a cluster that runs now.
+def running(folder: Path) -> RunningCluster:
+    """Where to reach the cluster that runs in `folder` now.
 
     Raises:
         DevclusterError: no cluster runs in `folder`.
     """
-    record = read_record(folder)
-    if record is None or not _is_holder(record.holder_pid, folder):
+    cluster = read_running(folder)
+    if cluster is None or not _is_holder(cluster.holder_pid, folder):
         raise DevclusterError(f"no cluster is running in {folder}; `python -m devcluster up` starts one")
-    return record
+    return cluster
 
 
 def _is_holder(pid: int, folder: Path) -> bool:
@@ -79,4 +79,4 @@ def _is_holder(pid: int, folder: Path) -> bool:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return False
-    return "devcluster.holder" in command and str(folder) in command
+    return "devcluster.network.holder" in command and str(folder) in command

@@ -13,12 +13,11 @@ import ssl
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import httpx
 import yaml
 
-Object = dict[str, Any]
+from devcluster.kube.objects import Object
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"

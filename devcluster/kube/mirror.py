@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from devcluster.agent.client import ApiClient, Object
+from devcluster.kube.client import ApiClient
+from devcluster.kube.objects import Object
 
 SETTLE_S = 0.05
 """Changes within this time are written together."""
@@ -36,7 +37,9 @@ class Mirror:
             self._changed.set()
 
 
-async def publish(path: Path, render: Callable[[], str], changed: asyncio.Event, written: Callable[[], None]) -> None:
+async def write_on_change(
+    path: Path, render: Callable[[], str], changed: asyncio.Event, written: Callable[[], None]
+) -> None:
     """Writes `render()` to `path` after each change, for ever; calls `written` when the text is another one."""
     last: str | None = None
     while True:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from devcluster.addresses import API_IP, SERVICE_CIDR
+from devcluster.network.addresses import API_IP, SERVICE_CIDR
 
 REAPER = (
     "import signal; "

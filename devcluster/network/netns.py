@@ -26,9 +26,9 @@ class Namespaces:
         self.holder_pid = holder_pid
         self.inner_pid = inner_pid
         self._holder = holder
-        self._network = _link(holder_pid, "net")
-        self._inner = _link(inner_pid, "pid_for_children")
-        if not self._network or self._network == _link(os.getpid(), "net"):
+        self._network = _namespace(holder_pid, "net")
+        self._inner = _namespace(inner_pid, "pid_for_children")
+        if not self._network or self._network == _namespace(os.getpid(), "net"):
             raise ServerError(f"process {holder_pid} holds no network of a cluster")
 
     @classmethod
@@ -45,7 +45,7 @@ class Namespaces:
         """
         command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--propagation", "private"]
         holder = subprocess.Popen(
-            [*command, sys.executable, "-m", "devcluster.holder", str(resolv_conf)],
+            [*command, sys.executable, "-m", "devcluster.network.holder", str(resolv_conf)],
             cwd=ROOT,
             env={**os.environ, "PATH": path},
             stdin=subprocess.DEVNULL,
@@ -92,14 +92,18 @@ class Namespaces:
 
     def members(self) -> list[int]:
         """PIDs, as the host sees them, of the processes in the cluster's PID namespace or directly in its network."""
-        return [pid for pid in _all_pids() if _link(pid, "pid") == self._inner or _link(pid, "net") == self._network]
+        return [
+            pid
+            for pid in _all_pids()
+            if _namespace(pid, "pid") == self._inner or _namespace(pid, "net") == self._network
+        ]
 
 
 def _all_pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
-def _link(pid: int, kind: str) -> str:
+def _namespace(pid: int, kind: str) -> str:
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}")
     except OSError:

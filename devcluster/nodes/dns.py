@@ -11,10 +11,10 @@ import signal
 import sys
 from pathlib import Path
 
-from devcluster.addresses import DNS_DOMAIN
-from devcluster.agent.client import ApiClient
-from devcluster.mirror import Mirror, first_to_end, publish
-from devcluster.records import hosts_file
+from devcluster.kube.client import ApiClient
+from devcluster.kube.mirror import Mirror, first_to_end, write_on_change
+from devcluster.network.addresses import DNS_DOMAIN
+from devcluster.nodes.hosts import hosts_file
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ async def _serve(kubeconfig: Path, listen: str, hosts: Path) -> None:
         asyncio.create_task(services.follow()),
         asyncio.create_task(slices.follow()),
         asyncio.create_task(
-            publish(
+            write_on_change(
                 hosts,
                 lambda: hosts_file(services.objects, slices.objects),
                 changed,

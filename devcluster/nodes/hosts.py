@@ -6,11 +6,9 @@ endpoints of a Service with publishNotReadyAddresses as ready, so nothing is to 
 """
 
 from collections.abc import Iterable
-from typing import Any
 
-from devcluster.addresses import DNS_DOMAIN
-
-Object = dict[str, Any]
+from devcluster.kube.objects import Object
+from devcluster.network.addresses import DNS_DOMAIN
 
 
 def hosts_file(services: Iterable[Object], slices: Iterable[Object]) -> str:

@@ -14,9 +14,9 @@ import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from devcluster.paths import ROOT
 from lockstep_worker import contract
 
-CHECKOUT = Path(__file__).resolve().parent.parent
 SYSTEM = frozenset({"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "var", "dev", "proc", "sys"})
 """The top-level directories that an image shares with the machine; all others are hidden."""
 OPAQUE = "trusted.overlay.opaque"
@@ -37,7 +37,7 @@ class ImageEntry:
     env: dict[str, str] = field(default_factory=lambda: {"PATH": PATH, "PYTHONSAFEPATH": "1"})
 
 
-def prepare_images(state_dir: Path, checkout: Path = CHECKOUT) -> Path:
+def prepare_images(state_dir: Path, checkout: Path = ROOT) -> Path:
     """Write the layer and the list of images below `state_dir`, anew.
 
     Returns:

@@ -3,9 +3,9 @@
 import sys
 from typing import Any
 
-from devcluster.addresses import API_IP, DNS_IP
-from devcluster.cluster import Cluster
-from devcluster.servers import ServerPlan, proxy
+from devcluster.control.cluster import Cluster
+from devcluster.control.servers import ServerPlan, proxy
+from devcluster.network.addresses import API_IP, DNS_IP
 
 _DNS_NAME = {"name": "kube-dns", "namespace": "kube-system"}
 
@@ -14,10 +14,10 @@ def start_network(cluster: Cluster, node_name: str) -> None:
     """Starts kube-proxy, which waits for the node's object, and DNS."""
     hosts = cluster.state / "dns.hosts"
     kubeconfig = cluster.pki.kubeconfig("admin")
-    argv = [sys.executable, "-m", "devcluster.dns", f"--kubeconfig={kubeconfig}", f"--listen={API_IP}"]
+    argv = [sys.executable, "-m", "devcluster.nodes.dns", f"--kubeconfig={kubeconfig}", f"--listen={API_IP}"]
     cluster.apply(*dns_objects())
-    cluster.launch(ServerPlan("dns", [*argv, f"--hosts={hosts}"], None))
-    cluster.launch(proxy(cluster.tools, cluster.pki, cluster.state, node_name))
+    cluster.start_server(ServerPlan("dns", [*argv, f"--hosts={hosts}"], None))
+    cluster.start_server(proxy(cluster.tools, cluster.pki, cluster.state, node_name))
 
 
 def dns_objects() -> list[dict[str, Any]]:

@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-from devcluster import addresses
-from devcluster.addresses import DNS_IP, Node
-from devcluster.cluster import Cluster
-from devcluster.images import prepare_images
-from devcluster.network import start_network
-from devcluster.servers import ServerPlan
+from devcluster.control.cluster import Cluster
+from devcluster.control.servers import ServerPlan
+from devcluster.network import addresses
+from devcluster.network.addresses import DNS_IP, Node
+from devcluster.nodes.images import prepare_images
+from devcluster.nodes.services import start_network
 
 
 def start_nodes(cluster: Cluster, count: int, gpus_per_node: int, images: Path | None = None) -> list[Node]:
@@ -18,7 +18,7 @@ def start_nodes(cluster: Cluster, count: int, gpus_per_node: int, images: Path |
         cluster: a running cluster without nodes.
         count: of nodes, 1 to 200.
         gpus_per_node: how many `nvidia.com/gpu` each node claims to have.
-        images: the file that says what stands for each image; made by `images.prepare_images` by default.
+        images: the file that says what stands for each image; made by `prepare_images` by default.
 
     Raises:
         DevclusterError: a process ended, or the nodes did not become Ready.
@@ -27,7 +27,7 @@ def start_nodes(cluster: Cluster, count: int, gpus_per_node: int, images: Path |
     for node in nodes:
         cluster.run(["ip", "address", "add", f"{node.ip}/32", "dev", "lo"], check=True)
     plan = _agent(cluster, nodes, gpus_per_node, images or prepare_images(cluster.state))
-    cluster.launch(plan)
+    cluster.start_server(plan)
     names = [f"node/{node.name}" for node in nodes]
     cluster.wait_until("the agent registered its nodes", lambda: cluster.kubectl_succeeds("get", *names))
     start_network(cluster, nodes[0].name)

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from devcluster.errors import DevclusterError
-from devcluster.images import prepare_images
-from devcluster.nodes import start_nodes
+from devcluster.nodes.images import prepare_images
+from devcluster.nodes.start import start_nodes
 from devcluster.paths import ROOT
-from devcluster.product import (
+from devcluster.product.lockstep import (
     ANSWER,
     QUESTION,
     apply_example,
@@ -26,9 +26,9 @@ from devcluster.product import (
     service_url,
     wait_for_series,
 )
+from devcluster.programs.tools import ensure_tools
 from devcluster.progress import Stopwatch
-from devcluster.prometheus import Prometheus, start_prometheus
-from devcluster.tools import ensure_tools
+from devcluster.prometheus.server import Prometheus, start_prometheus
 
 EXAMPLE = ROOT / "examples" / "minimal.yaml"
 NODES = 2
@@ -36,15 +36,15 @@ GPUS_PER_NODE = 4
 
 
 def run_demo(name: str, state_dir: Path, *, check: bool) -> int:
-    """Runs the sequence; returns the exit code: 0 when every step did what it should.
+    """Runs the sequence; returns the exit code: 0 when all did what it should.
 
     Args:
         name: of the cluster.
         state_dir: where its logs and state go.
-        check: end after the last step instead of staying until Ctrl-C.
+        check: end then, instead of staying until Ctrl-C.
     """
     whole = Stopwatch()
-    with step("tools"):
+    with timed("tools"):
         tools = ensure_tools(say_below)
     cluster = Cluster(name, state_dir, tools=tools, progress=say_below)
     try:
@@ -59,33 +59,33 @@ def run_demo(name: str, state_dir: Path, *, check: bool) -> int:
         say(f"logs: {cluster.state}")
         return 1
     finally:
-        with step("everything stopped"):
+        with timed("everything stopped"):
             cluster.stop()
     return 0
 
 
 def _bring_up(cluster: Cluster) -> Prometheus:
-    with step("control plane"):
+    with timed("control plane"):
         cluster.start()
-    with step("images"):
+    with timed("images"):
         images = prepare_images(cluster.state)
-    with step(f"{NODES} nodes Ready, kube-proxy, DNS"):
+    with timed(f"{NODES} nodes Ready, kube-proxy, DNS"):
         start_nodes(cluster, NODES, GPUS_PER_NODE, images)
-    with step("Prometheus"):
+    with timed("Prometheus"):
         return start_prometheus(cluster, pod_monitors(cluster))
 
 
 def _serve(cluster: Cluster) -> str:
     try:
-        with step("helm install, operator ready"):
+        with timed("helm install, operator ready"):
             install(cluster)
-        with step(f"kubectl apply -f {EXAMPLE.relative_to(ROOT)}, Ready"):
+        with timed(f"kubectl apply -f {EXAMPLE.relative_to(ROOT)}, Ready"):
             namespace, name = apply_example(cluster, EXAMPLE, say_below)
     except DevclusterError:
         say(describe_trouble(cluster))
         raise
     url = service_url(cluster, namespace, name)
-    with step(f"a completion from {url}"):
+    with timed(f"a completion from {url}"):
         answer = ask(cluster, url, QUESTION)
     say(f"    question: {QUESTION}\n    answer:   {answer}")
     if answer != ANSWER:
@@ -95,7 +95,7 @@ def _serve(cluster: Cluster) -> str:
 
 def _measure(cluster: Cluster, prometheus: Prometheus) -> None:
     say(_indented(cluster.kubectl("get", "sdep", "-A")))
-    with step("series in Prometheus"):
+    with timed("series in Prometheus"):
         series = wait_for_series(prometheus)
     say(_indented("\n".join(f"{name} = {value:g}" for name, value in series.items())))
 
@@ -133,7 +133,7 @@ def wait_for_interrupt(cluster: Cluster) -> None:
 
 
 @contextmanager
-def step(name: str) -> Iterator[None]:
+def timed(name: str) -> Iterator[None]:
     """Prints one line with the seconds that the block took, when it is done."""
     watch = Stopwatch()
     yield
@@ -146,7 +146,7 @@ def say(line: str) -> None:
 
 
 def say_below(line: str) -> None:
-    """Prints what happens within a step."""
+    """Prints what happens within a timed block."""
     say(f"          . {line}")
 
 

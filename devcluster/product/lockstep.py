@@ -9,14 +9,13 @@ from typing import Any
 
 import yaml
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from devcluster.errors import CommandError, DevclusterError
-from devcluster.images import OPERATOR_IMAGE
+from devcluster.kube.objects import Object
+from devcluster.nodes.images import OPERATOR_IMAGE
 from devcluster.paths import ROOT
 from devcluster.progress import Progress, silent
-from devcluster.prometheus import Prometheus
-
-Object = dict[str, Any]
+from devcluster.prometheus.server import Prometheus
 
 CHART = ROOT / "charts" / "lockstep"
 RELEASE = "lockstep"

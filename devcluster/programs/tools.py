@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster.build import find_control_plane, find_mpi_operator
-from devcluster.clients import find_clients
-from devcluster.debian import SYSTEM_PATH, find_programs
 from devcluster.errors import ToolError
+from devcluster.programs.build import find_control_plane, find_mpi_operator
+from devcluster.programs.clients import find_clients
+from devcluster.programs.debian import SYSTEM_PATH, find_programs
 from devcluster.progress import Progress
 
 

@@ -5,9 +5,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from devcluster.agent.client import ApiClient
-from devcluster.mirror import Mirror, first_to_end, publish
-from devcluster.targets import targets_file
+from devcluster.kube.client import ApiClient
+from devcluster.kube.mirror import Mirror, first_to_end, write_on_change
+from devcluster.prometheus.targets import targets_file
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ async def _serve(kubeconfig: Path, targets: Path) -> None:
     pods = Mirror(ApiClient.from_kubeconfig(kubeconfig), "/api/v1/pods", changed)
     await first_to_end(
         asyncio.create_task(pods.follow()),
-        asyncio.create_task(publish(targets, lambda: targets_file(pods.objects), changed, lambda: None)),
+        asyncio.create_task(write_on_change(targets, lambda: targets_file(pods.objects), changed, lambda: None)),
     )
 
 

@@ -6,11 +6,9 @@ Only what the chart's PodMonitors use is known here; a field beyond that is refu
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from devcluster.errors import DevclusterError
-
-Object = dict[str, Any]
+from devcluster.kube.objects import Object
 
 _META = "__meta_kubernetes"
 _SPEC_FIELDS = {"selector", "namespaceSelector", "podMetricsEndpoints"}

@@ -12,11 +12,12 @@ from typing import Any
 
 import yaml
 
-from devcluster.addresses import API_IP
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
+from devcluster.control.servers import ServerPlan
 from devcluster.errors import DevclusterError
-from devcluster.monitors import Object, scrape_configs
-from devcluster.servers import ServerPlan
+from devcluster.kube.objects import Object
+from devcluster.network.addresses import API_IP
+from devcluster.prometheus.monitors import scrape_configs
 
 PORT = 9090
 
@@ -64,9 +65,9 @@ def start_prometheus(cluster: Cluster, pod_monitors: Iterable[Object], scrape_in
     config = cluster.state / "prometheus.yaml"
     jobs = scrape_configs(pod_monitors, targets)
     config.write_text(yaml.safe_dump({"global": {"scrape_interval": f"{scrape_interval_s}s"}, "scrape_configs": jobs}))
-    discovery = [sys.executable, "-m", "devcluster.discovery", f"--targets={targets}"]
+    discovery = [sys.executable, "-m", "devcluster.prometheus.discovery", f"--targets={targets}"]
     discovery.append(f"--kubeconfig={cluster.pki.kubeconfig('prometheus')}")
-    cluster.launch(ServerPlan("discovery", discovery, None))
+    cluster.start_server(ServerPlan("discovery", discovery, None))
     argv = [
         cluster.tools["prometheus"],
         f"--config.file={config}",
@@ -75,7 +76,7 @@ def start_prometheus(cluster: Cluster, pod_monitors: Iterable[Object], scrape_in
         f"--web.listen-address={API_IP}:{PORT}",
         "--log.level=warn",
     ]
-    cluster.launch(ServerPlan("prometheus", argv, f"http://{API_IP}:{PORT}/-/ready"))
+    cluster.start_server(ServerPlan("prometheus", argv, f"http://{API_IP}:{PORT}/-/ready"))
     return Prometheus(f"http://127.0.0.1:{cluster.forward('prometheus', API_IP, PORT)}")
 
 

@@ -7,9 +7,8 @@ same `__meta_kubernetes_*` labels, to a file that Prometheus watches; all relabe
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-Object = dict[str, Any]
+from devcluster.kube.objects import Object
 
 _META = "__meta_kubernetes"
 

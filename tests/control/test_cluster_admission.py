@@ -2,7 +2,7 @@
 
 import pytest
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from lockstep_operator.errors import KubeError
 from lockstep_operator.kube import DEPLOYMENTS, Kube, Object
 from lockstep_operator.resource.decode import encode

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from lockstep_operator.kube import EVENTS, MPIJOBS, PODS, SERVICES, Object
 from lockstep_worker.contract import EXIT_HANG
 from support.deployments import Live

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.cluster import Cluster
-from devcluster.nodes import start_nodes
+from devcluster.control.cluster import Cluster
+from devcluster.nodes.start import start_nodes
 from support.agent_pods import AgentPods, is_ready, nodes, pods, processes  # noqa: F401
 from support.cluster import StartCluster, start_cluster  # noqa: F401
 

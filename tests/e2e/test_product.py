@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster.cluster import Cluster
-from devcluster.demo import EXAMPLE
+from devcluster.control.cluster import Cluster
 from devcluster.errors import CommandError
-from devcluster.product import (
+from devcluster.product.demo import EXAMPLE
+from devcluster.product.lockstep import (
     ANSWER,
     OPERATOR_NAMESPACE,
     QUESTION,
@@ -28,7 +28,7 @@ from devcluster.product import (
     service_url,
     wait_for_series,
 )
-from devcluster.prometheus import Prometheus, start_prometheus, stop_prometheus
+from devcluster.prometheus.server import Prometheus, start_prometheus, stop_prometheus
 from support.expressions import DASHBOARDS, read_dashboard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(420), pytest.mark.xdist_group("product")]

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 
-from devcluster.agent.client import Object
 from devcluster.agent.errors import ConfigError
+from devcluster.kube.objects import Object
 
 SUFFIXES = {
     "m": Decimal("0.001"),

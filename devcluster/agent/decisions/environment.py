@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from devcluster.agent.client import Object
-from devcluster.agent.downward import read_field, read_resource
+from devcluster.agent.decisions.downward import read_field, read_resource
+from devcluster.agent.decisions.sources import Sources
 from devcluster.agent.errors import ConfigError
-from devcluster.agent.sources import Sources
+from devcluster.kube.objects import Object
 
 REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 
-from devcluster.agent.client import Object
 from devcluster.agent.settings import NodeSettings
+from devcluster.kube.objects import Object
 
 KUBELET_PORT = 10250
 NODES_PER_CLIQUE = 18

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from devcluster.agent.client import Object
+from devcluster.agent.decisions.sandbox import DEFAULT_CAPABILITIES, Identity
 from devcluster.agent.errors import ConfigError
 from devcluster.agent.images import Image
-from devcluster.agent.sandbox import DEFAULT_CAPABILITIES, Identity
+from devcluster.kube.objects import Object
 
 
 def container_identity(pod: Object, container: Object, image: Image) -> Identity:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from devcluster.agent.client import Object
+from devcluster.kube.objects import Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Terminated:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ContainerStatus:
     """One container as its pod's status shows it."""
 
     name: str
@@ -59,8 +59,8 @@ class PodView:
     """
 
     restart_policy: str
-    init: tuple[Record, ...]
-    main: tuple[Record, ...]
+    init: tuple[ContainerStatus, ...]
+    main: tuple[ContainerStatus, ...]
     generation: int
     host_ip: str
     start_time: str
@@ -74,7 +74,7 @@ def pod_phase(view: PodView) -> str:
     """Name the pod's phase, by the kubelet's rules."""
     if view.failure:
         return "Failed"
-    succeeded = all(_exit_code(record) == 0 for record in view.main)
+    succeeded = all(_exit_code(container) == 0 for container in view.main)
     if view.ended:
         return "Succeeded" if succeeded and _initialized(view) else "Failed"
     if not _initialized(view) or any(isinstance(r.state, Waiting) and r.last is None for r in view.main):
@@ -101,10 +101,10 @@ def build_pod_status(view: PodView, previous: Sequence[Mapping[str, str]], now: 
         "hostIPs": [{"ip": view.host_ip}],
         "startTime": view.start_time,
         "conditions": _conditions(view, previous, now),
-        "containerStatuses": [_container_status(record) for record in view.main],
+        "containerStatuses": [_container_status(container) for container in view.main],
     }
     if view.init:
-        status["initContainerStatuses"] = [_container_status(record) for record in view.init]
+        status["initContainerStatuses"] = [_container_status(container) for container in view.init]
     if view.pod_ip:
         status |= {"podIP": view.pod_ip, "podIPs": [{"ip": view.pod_ip}]}
     if view.failure:
@@ -119,9 +119,9 @@ def _conditions(view: PodView, previous: Sequence[Mapping[str, str]], now: str) 
 
 def _wanted_conditions(view: PodView) -> list[tuple[str, bool, str, str]]:
     """List (type, status, reason, message)."""
-    unready = [record.name for record in view.main if not record.ready]
+    unready = [container.name for container in view.main if not container.ready]
     ready = not unready and not view.ended and _initialized(view)
-    uninitialized = [record.name for record in view.init if _exit_code(record) != 0]
+    uninitialized = [container.name for container in view.init if _exit_code(container) != 0]
     why, words = "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]"
     if pod_phase(view) == "Succeeded":
         why, words = "PodCompleted", ""
@@ -152,17 +152,17 @@ def _condition(
     return {"type": kind, "status": status, "lastTransitionTime": since, "observedGeneration": view.generation, **words}
 
 
-def _container_status(record: Record) -> Object:
+def _container_status(container: ContainerStatus) -> Object:
     return {
-        "name": record.name,
-        "image": record.image,
-        "imageID": record.image,
-        "containerID": record.container_id,
-        "restartCount": record.restarts,
-        "started": record.started,
-        "ready": record.ready,
-        "state": _state(record.state),
-        "lastState": _state(record.last) if record.last else {},
+        "name": container.name,
+        "image": container.image,
+        "imageID": container.image,
+        "containerID": container.container_id,
+        "restartCount": container.restarts,
+        "started": container.started,
+        "ready": container.ready,
+        "state": _state(container.state),
+        "lastState": _state(container.last) if container.last else {},
     }
 
 
@@ -177,8 +177,8 @@ def _state(state: Waiting | Running | Terminated) -> Object:
 
 
 def _initialized(view: PodView) -> bool:
-    return all(_exit_code(record) == 0 for record in view.init)
+    return all(_exit_code(container) == 0 for container in view.init)
 
 
-def _exit_code(record: Record) -> int | None:
-    return record.state.exit_code if isinstance(record.state, Terminated) else None
+def _exit_code(container: ContainerStatus) -> int | None:
+    return container.state.exit_code if isinstance(container.state, Terminated) else None

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster.agent.client import Object
-from devcluster.agent.downward import read_field, read_resource
-from devcluster.agent.environment import Surroundings, expand
+from devcluster.agent.decisions.downward import read_field, read_resource
+from devcluster.agent.decisions.environment import Surroundings, expand
+from devcluster.agent.decisions.sandbox import Mount
+from devcluster.agent.decisions.sources import token_key
 from devcluster.agent.errors import ConfigError, UnsupportedPod
-from devcluster.agent.sandbox import Mount
-from devcluster.agent.sources import token_key
+from devcluster.kube.objects import Object
 
 FILLED = ("configMap", "secret", "projected", "downwardAPI")
 KINDS = ("emptyDir", "hostPath", *FILLED)

@@ -1,7 +1,4 @@
-"""A pod's directory: its volumes, its own files of /etc, and the text of those (pure).
-
-Every file that the pod's processes see from outside their image is written here.
-"""
+"""A pod's volumes as directories of this machine; a reader never sees half a file."""
 
 from __future__ import annotations
 
@@ -9,43 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from devcluster.agent.client import Object
-from devcluster.agent.volumes import File
-
-CLUSTER_DOMAIN = "cluster.local"
-
-
-def hosts_text(pod: Object, address: str) -> str:
-    """Write /etc/hosts: the pod's own names and its `hostAliases`."""
-    hostname, subdomain = pod_hostname(pod), pod["spec"].get("subdomain")
-    service = f"{hostname}.{subdomain}.{pod['metadata']['namespace']}.svc.{CLUSTER_DOMAIN}"
-    own = f"{service} {hostname}" if subdomain else hostname
-    lines = ["127.0.0.1 localhost", f"{address} {own}"]
-    for alias in pod["spec"].get("hostAliases", []):
-        lines.append(f"{alias['ip']} {' '.join(alias.get('hostnames', []))}")
-    return "\n".join(lines) + "\n"
-
-
-def resolver_text(pod: Object, server: str) -> str:
-    """Write /etc/resolv.conf by the pod's `dnsPolicy` and `dnsConfig`."""
-    namespace, extra = pod["metadata"]["namespace"], pod["spec"].get("dnsConfig") or {}
-    is_cluster = pod["spec"].get("dnsPolicy", "ClusterFirst").startswith("ClusterFirst")
-    domains = [f"{namespace}.svc.{CLUSTER_DOMAIN}", f"svc.{CLUSTER_DOMAIN}", CLUSTER_DOMAIN] if is_cluster else []
-    servers = [server] if is_cluster else []
-    options = {"ndots": "5"} if is_cluster else {}
-    options |= {option["name"]: option.get("value", "") for option in extra.get("options", [])}
-    search = list(dict.fromkeys([*domains, *extra.get("searches", [])]))
-    lines = [f"nameserver {address}" for address in dict.fromkeys([*servers, *extra.get("nameservers", [])])]
-    if search:
-        lines.append(f"search {' '.join(search)}")
-    if options:
-        lines.append("options " + " ".join(f"{name}:{value}" if value else name for name, value in options.items()))
-    return "\n".join(lines) + "\n"
-
-
-def pod_hostname(pod: Object) -> str:
-    """Return the pod's host name: at most 63 characters."""
-    return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")
+from devcluster.agent.decisions.volumes import File
 
 
 def make_volume(directory: Path, group: int | None) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from devcluster.agent.node import KUBELET_PORT
+from devcluster.agent.decisions.node import KUBELET_PORT
 
 POLL_S = 0.2
 CHUNK_BYTES = 64 * 1024

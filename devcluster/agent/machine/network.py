@@ -31,11 +31,11 @@ class AddressPool:
             AgentError: the range is full.
         """
         size = self._cidr.num_addresses - 3
-        for step in range(size):
-            candidate = str(self._cidr[2 + (self._next - 2 + step) % size])
+        for offset in range(size):
+            candidate = str(self._cidr[2 + (self._next - 2 + offset) % size])
             if candidate not in self._used:
                 self._used.add(candidate)
-                self._next = 2 + (self._next - 1 + step) % size
+                self._next = 2 + (self._next - 1 + offset) % size
                 return candidate
         raise AgentError(f"pod range {self._cidr} has no free address: all {size} are taken")
 

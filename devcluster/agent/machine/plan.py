@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster.agent import volumes
-from devcluster.agent.client import Object
-from devcluster.agent.environment import Surroundings, build_command, build_environment
+from devcluster.agent.decisions import volumes
+from devcluster.agent.decisions.environment import Surroundings, build_command, build_environment
+from devcluster.agent.decisions.sandbox import ContainerPlan, Mount
+from devcluster.agent.decisions.security import container_identity, has_read_only_root
+from devcluster.agent.decisions.volumes import container_mounts
 from devcluster.agent.images import Image, copy_layers
-from devcluster.agent.sandbox import ContainerPlan, Mount
-from devcluster.agent.security import container_identity, has_read_only_root
-from devcluster.agent.volumes import container_mounts
+from devcluster.kube.objects import Object
 
 DEFAULT_MESSAGE_PATH = "/dev/termination-log"
 

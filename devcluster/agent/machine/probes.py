@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from devcluster.agent.client import Object
-from devcluster.agent.processes import ContainerProcess
+from devcluster.agent.machine.processes import ContainerProcess
+from devcluster.kube.objects import Object
 
 
 @dataclass(frozen=True, slots=True)

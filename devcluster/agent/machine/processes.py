@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from devcluster.agent import sandbox
+from devcluster.agent.decisions import sandbox
 from devcluster.agent.errors import AgentError
 
 START_TIMEOUT_S = 30
@@ -74,7 +74,7 @@ class ContainerProcess:
         reader, writer = os.pipe()
         args = _memory_file(sandbox.bwrap_arguments(plan, status_fd=writer))
         output = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        # The container's user may open /dev/stdout, as with a container engine.
+        # The container's user may open /dev/stdout, as with a container runtime.
         os.fchown(output, plan.identity.uid, plan.identity.gid)
         command = sandbox.container_command(plan, pause_pid=pause_pid, args_fd=args)
         try:

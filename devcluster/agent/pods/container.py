@@ -16,16 +16,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from devcluster.agent.client import Object
-from devcluster.agent.environment import Surroundings
+from devcluster.agent.decisions.environment import Surroundings
+from devcluster.agent.decisions.security import fs_group
+from devcluster.agent.decisions.status import (
+    ContainerStatus,
+    Running,
+    Terminated,
+    Waiting,
+    restart_delay_s,
+    should_restart,
+)
 from devcluster.agent.errors import AgentError, ConfigError
 from devcluster.agent.images import Image
-from devcluster.agent.plan import PodFiles, build_plan, prepare_directories, read_message
-from devcluster.agent.probes import ProbeTracker, Target, check, named_ports
-from devcluster.agent.processes import ContainerProcess, tail
-from devcluster.agent.security import fs_group
-from devcluster.agent.status import Record, Running, Terminated, Waiting, restart_delay_s, should_restart
-from devcluster.agent.times import now
+from devcluster.agent.machine.plan import PodFiles, build_plan, prepare_directories, read_message
+from devcluster.agent.machine.probes import ProbeTracker, Target, check, named_ports
+from devcluster.agent.machine.processes import ContainerProcess, tail
+from devcluster.kube.objects import Object, now
 
 RETRY_S = 2.0
 FORGIVEN_AFTER_S = 600
@@ -35,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class PodPlace:
+class PodSandbox:
     """What a pod offers to its containers: its files, its namespaces, and fresh values from the API."""
 
     files: PodFiles
@@ -45,17 +51,17 @@ class PodPlace:
     read_surroundings: Callable[[], Awaitable[Surroundings]]
 
 
-class ContainerRunner:
+class ContainerLife:
     """Runs one container until it is done or told to stop.
 
     Attributes:
-        record: what the pod's status says about it.
+        status: what the pod's status says about it.
     """
 
     def __init__(
         self, container: Object, image: Image, *, policy: str, grace_s: float, changed: Callable[[], None]
     ) -> None:
-        self.record = Record(container["name"], container["image"])
+        self.status = ContainerStatus(container["name"], container["image"])
         self._container = container
         self._image = image
         self._policy = policy
@@ -66,11 +72,11 @@ class ContainerRunner:
         self._grace_s = grace_s
         self._in_a_row = 0
 
-    async def run(self, place: PodPlace) -> None:
+    async def run(self, sandbox: PodSandbox) -> None:
         """Run the container, again and again as its policy says."""
         while not self._stop.is_set():
             try:
-                code = await self._run_once(place)
+                code = await self._run_once(sandbox)
             except AgentError as error:
                 reason = error.reason if isinstance(error, ConfigError) else "CreateContainerError"
                 self._set(state=Waiting(reason, str(error)))
@@ -87,28 +93,28 @@ class ContainerRunner:
         await self._end(grace_s)
 
     async def _back_off(self) -> None:
-        ended = self.record.state
+        ended = self.status.state
         assert isinstance(ended, Terminated)
         delay = restart_delay_s(self._in_a_row)
         self._in_a_row += 1
-        self._set(last=ended, restarts=self.record.restarts + 1)
+        self._set(last=ended, restarts=self.status.restarts + 1)
         if delay:
-            words = f"back-off {delay:g}s restarting failed container={self.record.name}"
+            words = f"back-off {delay:g}s restarting failed container={self.status.name}"
             self._set(state=Waiting("CrashLoopBackOff", words))
             await self._sleep(delay)
             if self._stop.is_set():
                 self._set(state=ended)
 
-    async def _run_once(self, place: PodPlace) -> int:
+    async def _run_once(self, sandbox: PodSandbox) -> int:
         """Start the container and wait for its end; returns its exit code."""
-        log_path = place.logs / f"{self.record.name}.log"
-        around = await place.read_surroundings()
-        plan = build_plan(self._container, around, self._image, place.files, self.record.restarts)
+        log_path = sandbox.logs / f"{self.status.name}.log"
+        around = await sandbox.read_surroundings()
+        plan = build_plan(self._container, around, self._image, sandbox.files, self.status.restarts)
         shutil.rmtree(plan.directory, ignore_errors=True)
-        await asyncio.to_thread(prepare_directories, plan, self._image, place.files, fs_group(around.pod))
-        process = await ContainerProcess.start(plan, pause_pid=place.pause_pid, log_path=log_path)
+        await asyncio.to_thread(prepare_directories, plan, self._image, sandbox.files, fs_group(around.pod))
+        process = await ContainerProcess.start(plan, pause_pid=sandbox.pause_pid, log_path=log_path)
         began, started_at = time.monotonic(), now()
-        target = Target(place.pod_ip, named_ports(self._container), process)
+        target = Target(sandbox.pod_ip, named_ports(self._container), process)
         self._target, self._ended = target, asyncio.Event()
         self._set(state=Running(started_at), container_id=f"bubblewrap://{uuid.uuid4().hex}")
         watch = asyncio.create_task(self._watch(target))
@@ -128,7 +134,7 @@ class ContainerRunner:
         self._target = None
         message = read_message(self._container, directory, log_tail, code)
         reason = "Completed" if code == 0 else "Error"
-        ended = Terminated(code, reason, message, started_at, now(), self.record.container_id)
+        ended = Terminated(code, reason, message, started_at, now(), self.status.container_id)
         self._set(state=ended, ready=False, started=False)
 
     async def _watch(self, target: Target) -> None:
@@ -164,7 +170,7 @@ class ContainerRunner:
         while True:
             success, why = await check(probe, target, probe.get("timeoutSeconds", 1))
             if not success:
-                log.debug("%s: %s", self.record.name, why)
+                log.debug("%s: %s", self.status.name, why)
             if tracker.observe(success) and decide(tracker.healthy):
                 return tracker.healthy
             await asyncio.sleep(probe.get("periodSeconds", 10))
@@ -175,7 +181,7 @@ class ContainerRunner:
 
     async def _fail(self, what: str, why: str, grace_s: float | None = None) -> None:
         """End a run that a probe or hook gave up; whether it starts again is the policy's business."""
-        log.info("container %s: %s failed: %s", self.record.name, what, why)
+        log.info("container %s: %s failed: %s", self.status.name, what, why)
         await self._end(self._grace_s if grace_s is None else grace_s)
 
     async def _end(self, grace_s: float) -> None:
@@ -200,7 +206,7 @@ class ContainerRunner:
             return
 
     def _set(self, **changes: Any) -> None:
-        fresh = replace(self.record, **changes)
-        if fresh != self.record:
-            self.record = fresh
+        fresh = replace(self.status, **changes)
+        if fresh != self.status:
+            self.status = fresh
             self._changed()

@@ -14,20 +14,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from devcluster.agent import files, network, volumes
-from devcluster.agent.client import ApiClient, Object
-from devcluster.agent.containers import RETRY_S, ContainerRunner, PodPlace
-from devcluster.agent.environment import Surroundings
+from devcluster.agent.decisions import etc, volumes
+from devcluster.agent.decisions.environment import Surroundings
+from devcluster.agent.decisions.security import fs_group
+from devcluster.agent.decisions.status import PodView, Terminated, Waiting
 from devcluster.agent.errors import AgentError, ConfigError, UnsupportedPod
 from devcluster.agent.images import Image, find_image
-from devcluster.agent.plan import PodFiles
-from devcluster.agent.processes import PauseProcess
-from devcluster.agent.publisher import PodObject, StatusPublisher
-from devcluster.agent.security import fs_group
+from devcluster.agent.machine import files, network
+from devcluster.agent.machine.plan import PodFiles
+from devcluster.agent.machine.processes import PauseProcess
+from devcluster.agent.pods.container import RETRY_S, ContainerLife, PodSandbox
+from devcluster.agent.pods.publisher import PodObject, StatusPublisher
+from devcluster.agent.pods.sources import SourceReader
 from devcluster.agent.settings import NodeSettings
-from devcluster.agent.sources import SourceReader
-from devcluster.agent.status import PodView, Terminated, Waiting
-from devcluster.agent.times import now
+from devcluster.kube.client import ApiClient
+from devcluster.kube.objects import Object, now
 
 REFRESH_S = 10.0
 GONE_GRACE_S = 1.0
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeContext:
     """What a node offers to its pods."""
 
     settings: NodeSettings
@@ -48,10 +49,10 @@ class Node:
     allocatable: Mapping[str, str]
 
 
-class PodRunner:
+class PodLife:
     """Runs one pod from its binding to its deletion."""
 
-    def __init__(self, pod: Object, node: Node) -> None:
+    def __init__(self, pod: Object, node: NodeContext) -> None:
         self._pod = pod
         self._node = node
         self._files = PodFiles(node.state_dir / "pods" / pod["metadata"]["uid"])
@@ -64,8 +65,8 @@ class PodRunner:
         self._view = PodView(pod["spec"].get("restartPolicy", "Always"), (), (), 0, node.settings.address, now())
         self._object = PodObject(node.client, pod)
         self._publisher = StatusPublisher(self._object, pod, self._current_view)
-        self._init = self._runners("initContainers", is_init=True)
-        self._main = self._runners("containers", is_init=False)
+        self._init = self._lives("initContainers", is_init=True)
+        self._main = self._lives("containers", is_init=False)
 
     def update(self, pod: Object) -> None:
         """Take the pod's newest form in."""
@@ -85,8 +86,8 @@ class PodRunner:
         metadata = self._pod["metadata"]
         if self._view.ended or (metadata["namespace"], metadata["name"]) != (namespace, name):
             return False
-        records = [runner.record for runner in [*self._init, *self._main]]
-        return any(record.name == container and not isinstance(record.state, Terminated) for record in records)
+        statuses = [container.status for container in [*self._init, *self._main]]
+        return any(status.name == container and not isinstance(status.state, Terminated) for status in statuses)
 
     async def run(self) -> None:
         """Run the pod until its object is deleted."""
@@ -112,7 +113,7 @@ class PodRunner:
                 self._fail("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
             if work not in done:
                 self._stop.set()
-                await asyncio.gather(*(runner.stop(self._grace_s()) for runner in [*self._init, *self._main]))
+                await asyncio.gather(*(container.stop(self._grace_s()) for container in [*self._init, *self._main]))
             await work
         except AgentError as error:
             log.warning("pod %s: %s", self._pod["metadata"]["name"], error)
@@ -124,21 +125,21 @@ class PodRunner:
 
     async def _work(self) -> None:
         volumes.check_pod(self._pod)
-        place = await self._make_sandbox()
+        sandbox = await self._make_sandbox()
         if not await self._until_possible(self._fill_volumes):
             return
         refreshing = asyncio.create_task(self._refresh_volumes())
         try:
-            for runner in self._init:
-                await runner.run(place)
-                if not isinstance(runner.record.state, Terminated) or runner.record.state.exit_code:
+            for container in self._init:
+                await container.run(sandbox)
+                if not isinstance(container.status.state, Terminated) or container.status.state.exit_code:
                     return
             if not self._stop.is_set():
-                await asyncio.gather(*(runner.run(place) for runner in self._main))
+                await asyncio.gather(*(container.run(sandbox) for container in self._main))
         finally:
             refreshing.cancel()
 
-    async def _make_sandbox(self) -> PodPlace:
+    async def _make_sandbox(self) -> PodSandbox:
         """Make the pod's files, namespaces and network."""
         pod, settings = self._pod, self._node.settings
         self._address = self._node.addresses.take()
@@ -147,15 +148,15 @@ class PodRunner:
         for volume in pod["spec"].get("volumes", []):
             if "emptyDir" in volume:
                 files.make_volume(self._files.volumes / volume["name"], fs_group(pod))
-        hostname = files.pod_hostname(pod)
-        (self._files.etc / "hosts").write_text(files.hosts_text(pod, self._address))
+        hostname = etc.pod_hostname(pod)
+        (self._files.etc / "hosts").write_text(etc.hosts_text(pod, self._address))
         (self._files.etc / "hostname").write_text(hostname + "\n")
-        (self._files.etc / "resolv.conf").write_text(files.resolver_text(pod, self._node.dns))
+        (self._files.etc / "resolv.conf").write_text(etc.resolver_text(pod, self._node.dns))
         self._pause = await PauseProcess.start(hostname, self._files.memory_mounts(pod))
         uid, gateway = pod["metadata"]["uid"], settings.gateway
         await network.connect_pod(uid, self._pause.pid, self._address, gateway, settings.address)
         self._change(pod_ip=self._address, sandboxed=True)
-        return PodPlace(self._files, self._logs, self._pause.pid, self._address, self._read_surroundings)
+        return PodSandbox(self._files, self._logs, self._pause.pid, self._address, self._read_surroundings)
 
     async def _read_surroundings(self) -> Surroundings:
         sources = await self._reader.read()
@@ -184,8 +185,8 @@ class PodRunner:
                 await action()
                 return True
             except ConfigError as error:
-                for runner in [*self._init, *self._main]:
-                    runner.record = replace(runner.record, state=Waiting("ContainerCreating", str(error)))
+                for container in [*self._init, *self._main]:
+                    container.status = replace(container.status, state=Waiting("ContainerCreating", str(error)))
                 self._publisher.wake()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), RETRY_S)
@@ -201,13 +202,13 @@ class PodRunner:
         await asyncio.to_thread(shutil.rmtree, self._files.root, ignore_errors=True)
         self._change(ended=True, sandboxed=False)
 
-    def _runners(self, key: str, *, is_init: bool) -> list[ContainerRunner]:
+    def _lives(self, key: str, *, is_init: bool) -> list[ContainerLife]:
         policy = self._pod["spec"].get("restartPolicy", "Always")
         if is_init and policy == "Always":
             policy = "OnFailure"
         grace_s = self._pod["spec"].get("terminationGracePeriodSeconds", 30)
         return [
-            ContainerRunner(
+            ContainerLife(
                 container,
                 find_image(self._node.images, container["image"]),
                 policy=policy,
@@ -225,7 +226,7 @@ class PodRunner:
         return float(metadata.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds", 30)))
 
     def _current_view(self) -> PodView:
-        init, main = (tuple(runner.record for runner in group) for group in (self._init, self._main))
+        init, main = (tuple(container.status for container in group) for group in (self._init, self._main))
         return replace(self._view, init=init, main=main, generation=self._pod["metadata"].get("generation", 0))
 
     def _fail(self, reason: str, message: str) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import httpx
 
-from devcluster.agent.client import JSON, STRATEGIC, ApiClient, ApiError, Object
-from devcluster.agent.status import PodView, build_pod_status
-from devcluster.agent.times import now
+from devcluster.agent.decisions.status import PodView, build_pod_status
+from devcluster.kube.client import JSON, STRATEGIC, ApiClient, ApiError
+from devcluster.kube.objects import Object, now
 
 RETRY_S = 1.0
 GONE = frozenset({httpx.codes.NOT_FOUND, httpx.codes.CONFLICT})

@@ -1,8 +1,12 @@
-"""The time as the API writes it."""
+"""The type of an API object as JSON has it, and the time as the API writes it."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
+
+Object = dict[str, Any]
+"""Any object of the API, for example a Pod: `{"kind": "Pod", "metadata": {...}, ...}`."""
 
 
 def now() -> str:
