@@ -49,11 +49,11 @@ def serving(cluster_with_nodes: Cluster, prometheus: Prometheus) -> Iterator[Clu
 
 
 def get(cluster: Cluster, kind: str, *arguments: str) -> list[dict[str, Any]]:
-    return json.loads(cluster.kubectl("get", kind, "-o", "json", *arguments))["items"]
+    return list(json.loads(cluster.kubectl("get", kind, "-o", "json", *arguments))["items"])
 
 
 def deployment(cluster: Cluster) -> dict[str, Any]:
-    return json.loads(cluster.kubectl("get", "sdep", "recall", "-o", "json"))
+    return dict(json.loads(cluster.kubectl("get", "sdep", "recall", "-o", "json")))
 
 
 def group_pods(cluster: Cluster) -> dict[str, str]:
@@ -153,7 +153,7 @@ def test_deleting_the_worker_pod_leads_to_exactly_one_new_group_that_answers_rig
 
 def ready(cluster: Cluster) -> str:
     conditions = deployment(cluster)["status"]["conditions"]
-    return next(condition["status"] for condition in conditions if condition["type"] == "Ready")
+    return str(next(condition["status"] for condition in conditions if condition["type"] == "Ready"))
 
 
 def test_deleting_the_deployment_leaves_no_child(serving: Cluster) -> None:

@@ -14,7 +14,7 @@ from lockstep_worker.config import Config
 from lockstep_worker.health.abort import Failure
 from support.recall_model import PATH
 from support.serve_group import START_BOUND_S
-from tests.support.two_pods import NAMES, Pods, can_make_pods, open_pods, supervise
+from support.two_pods import NAMES, Pods, can_make_pods, open_pods, supervise
 
 pytestmark = [
     pytest.mark.mpi,

@@ -176,7 +176,9 @@ class ScriptedEngine:
         self._running[request.handle] = steps
 
     def _step(self) -> None:
-        handles, tokens, codes = [], [], []
+        handles: list[int] = []
+        tokens: list[int] = []
+        codes: list[int] = []
         entries: dict[int, LogprobEntry] = {}
         for handle, script in list(self._running.items()):
             token, code = next(script, (-1, FinishCode.CANCELLED))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -63,7 +63,7 @@ class Record:
             assert not self.tokens.keys() & set(message.handles), "it is told after the first token"
             self.cached.update(zip(message.handles, message.cached_tokens, strict=True))
 
-    def publish(self, step, handle_of, sampled, cancelled) -> None:
+    def publish(self, step: int, handle_of: Int64, sampled: Sampled | None, cancelled: list[int]) -> None:
         self.messages += 1
         if sampled is not None:
             self._note_logprobs(handle_of, sampled)
@@ -116,11 +116,12 @@ class LocalGroup:
         self.replica = self.replica or Replica(rank=self.comm.rank, width=self.comm.size)
         self.router = Router(self.comm, self.replica, pool, self.metrics, cache_aware=self.cache_aware)
 
-    def run(self, turns: Iterable[list[Inbound]]) -> Record:
-        return self.follow(Script([*turns, [Shutdown()]]), Record())
+    def run(self, turns: Iterable[Sequence[Inbound]]) -> Record:
+        return self.follow(Script([*map(list, turns), [Shutdown()]]), Record())
 
     def follow(self, source: Source, record: Record, look: Callable[[Plan], None] = lambda plan: None) -> Record:
         """Run until the source's shutdown; `look` sees every plan."""
+        assert self.replica is not None
         parts = Parts(
             comm=self.comm,
             replica=self.replica,

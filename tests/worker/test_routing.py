@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from lockstep_worker.bench.counting import CountingComm
-from lockstep_worker.dist.comm import SingleComm
+from lockstep_worker.dist.comm import Pending, Row, SingleComm
 from lockstep_worker.dist.replica import Replica
 from lockstep_worker.executor.exchange import Column, Exchanged
 from lockstep_worker.executor.routing import Load, Newcomer, Router, route
@@ -104,7 +104,7 @@ class Doubled(SingleComm):
 
     size = 2
 
-    def start_allgather(self, row):
+    def start_allgather(self, row: Row) -> Pending:
         return super().start_allgather(np.stack((row, np.zeros_like(row))).ravel())
 
 
