@@ -47,7 +47,7 @@ class Kubelet:
         await logs.start([node.address for node in self._settings.nodes])
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._beat())
+                group.create_task(self._heartbeat())
                 group.create_task(self._follow_pods())
         finally:
             await self._end_pods()
@@ -89,7 +89,7 @@ class Kubelet:
     def _node_status(self, node: NodeSettings) -> Object:
         return build_node_status(node, gpus=self._settings.gpus, memory_kib=_machine_memory_kib(), now=now())
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         """Renew the nodes' leases and status, so that the node controller takes them for alive."""
         while True:
             for node in self._settings.nodes:

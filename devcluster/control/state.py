@@ -40,7 +40,7 @@ def claim(folder: Path) -> int:
     if cluster is not None and _is_holder(cluster.holder_pid, folder):  # its owner died this very moment
         Namespaces(cluster.holder_pid, cluster.inner_pid).destroy()
     for entry in folder.iterdir():
-        if entry.name != _LOCK:
+        if entry.name != _LOCK:  # a new file of that name could be locked by a second owner
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     return descriptor
 

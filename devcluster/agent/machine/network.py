@@ -30,7 +30,9 @@ class AddressPool:
         Raises:
             AgentError: the range is full.
         """
-        size = self._cidr.num_addresses - 3
+        size = self._cidr.num_addresses - 3  # all but the network's own, the gateway's and the broadcast address
+        # `_next` stands behind the address given last, and the search goes once round from there: so an address that
+        # was freed meanwhile is given again only after every other free one.
         for offset in range(size):
             candidate = str(self._cidr[2 + (self._next - 2 + offset) % size])
             if candidate not in self._used:

@@ -54,6 +54,9 @@ class PodSandbox:
 class ContainerLife:
     """Runs one container until it is done or told to stop.
 
+    `stop` may come at any moment, also while a process is being made that nobody can signal yet; so whoever made it
+    looks at `_stop` once it can be signalled.
+
     Attributes:
         status: what the pod's status says about it.
     """

@@ -50,7 +50,11 @@ class NodeContext:
 
 
 class PodLife:
-    """Runs one pod from its binding to its deletion."""
+    """Runs one pod from its binding to its deletion.
+
+    `_stop` says that the containers are to end, `_deleted` that the object may go once they have; it is never set
+    without `_stop`. The object goes last, when nothing of the pod is left on this machine but its logs.
+    """
 
     def __init__(self, pod: Object, node: NodeContext) -> None:
         self._pod = pod
