@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep_worker import metrics
+from lockstep_worker.metrics import page
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_metrics_page_is_generated() -> None:
-    assert (ROOT / "docs" / "metrics.md").read_text() == metrics.document()
+    assert (ROOT / "docs" / "metrics.md").read_text() == page.document()
 
 
 def test_the_readme_names_only_make_targets_that_exist() -> None:

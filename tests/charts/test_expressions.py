@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lockstep_worker.contract import EXIT_HANG, exit_reason
-from support.expressions import DASHBOARDS, RULES, Expression, read_dashboard, read_metric_names, read_rules
-from support.helm import PROMETHEUS, pick, render
-from support.pages import frontend_page, operator_page, rank_page, serve_pages
-from support.prometheus import Prometheus, run_prometheus
+from support.cluster.helm import PROMETHEUS, pick, render
+from support.cluster.prometheus import Prometheus, run_prometheus
+from support.data.expressions import DASHBOARDS, RULES, Expression, read_dashboard, read_metric_names, read_rules
+from support.data.pages import frontend_page, operator_page, rank_page, serve_pages
 
 IDENTITY = {"namespace": "team-a", "deployment": "recall", "role": "main"}
 GROUP = {**IDENTITY, "group": "recall-main-1-0"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from charts.generate.__main__ import CHART, main, render_files
-from support.expressions import DASHBOARDS, read_panels
+from support.data.expressions import DASHBOARDS, read_panels
 
 VARIABLES = ["datasource", "namespace", "deployment", "role"]
 DASHBOARD = pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)

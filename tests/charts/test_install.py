@@ -12,8 +12,8 @@ import yaml
 
 from devcluster.control.cluster import Cluster
 from devcluster.errors import CommandError
-from support.cluster import StartCluster, start_cluster  # noqa: F401
-from support.helm import CHART, render
+from support.cluster.cluster import StartCluster, start_cluster  # noqa: F401
+from support.cluster.helm import CHART, render
 
 pytestmark = pytest.mark.cluster
 CRD = "servingdeployments.serving.lockstep.dev"

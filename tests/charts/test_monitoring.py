@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support.helm import CHART, PROMETHEUS, Manifest, pick, render
+from support.cluster.helm import CHART, PROMETHEUS, Manifest, pick, render
 
 MONITORED = ("--values", str(CHART / "ci" / "monitored-values.yaml"))
 KINDS = {"PodMonitor", "PrometheusRule"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.helm import Manifest, pick, render
+from support.cluster.helm import Manifest, pick, render
 
 NAMESPACED = ("--set", "watchNamespaces={team-a,team-b}")
 KINDS = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.helm import CHART, MPIJOB, PROMETHEUS, HelmError, helm, notes, pick, render
+from support.cluster.helm import CHART, MPIJOB, PROMETHEUS, HelmError, helm, notes, pick, render
 
 SCENARIOS = sorted(CHART.glob("ci/*-values.yaml"))
 EVERYTHING = (PROMETHEUS, MPIJOB)

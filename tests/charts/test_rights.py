@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from devcluster.control.cluster import Cluster
-from support.cluster import StartCluster, start_cluster  # noqa: F401
-from support.helm import CHART
+from support.cluster.cluster import StartCluster, start_cluster  # noqa: F401
+from support.cluster.helm import CHART
 
 pytestmark = pytest.mark.cluster
 TIMEOUT_S = 90.0

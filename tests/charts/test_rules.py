@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.expressions import RULES
+from support.data.expressions import RULES
 
 CASES = sorted((Path(__file__).parent / "rules").glob("*.yaml"))
 RUNBOOKS = Path(__file__).resolve().parents[2] / "docs" / "runbooks"

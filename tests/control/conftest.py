@@ -1,13 +1,13 @@
 from collections.abc import Iterator
 
 import pytest
+from support.deployments import Live
+from support.kubelet import Kubelet
+from support.operator_process import OperatorProcess, connect, install
 
 from devcluster.control.cluster import Cluster
 from lockstep_operator.kube import Kube
 from support.cluster import cluster, cluster_namespace, start_cluster  # noqa: F401
-from support.deployments import Live
-from support.kubelet import Kubelet
-from support.operator_process import OperatorProcess, connect, install
 
 
 @pytest.fixture(scope="session")

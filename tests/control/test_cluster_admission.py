@@ -1,6 +1,9 @@
 """What the real API server says to deployments, with the operator's CRD and without the operator."""
 
 import pytest
+from support.bad_deployments import RULES, SCHEMA
+from support.deployments import build_deployment
+from support.operator_process import install
 
 from devcluster.control.cluster import Cluster
 from lockstep_operator.errors import KubeError
@@ -8,9 +11,6 @@ from lockstep_operator.kube import DEPLOYMENTS, Kube, Object
 from lockstep_operator.resource.decode import encode
 from lockstep_operator.resource.record import Condition, Failure, GroupRecord, RoleRecord, Status, read_status
 from lockstep_operator.resource.spec import Spec, parse_resource
-from support.bad_deployments import RULES, SCHEMA
-from support.deployments import build_deployment
-from support.operator_process import install
 
 pytestmark = pytest.mark.cluster
 UNPROCESSABLE = 422

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.deployments import Live
+from support.operator_process import OperatorProcess, wait_for
 
 from devcluster.control.cluster import Cluster
 from lockstep_operator.kube import EVENTS, MPIJOBS, PODS, SERVICES, Object
 from lockstep_worker.contract import EXIT_HANG
-from support.deployments import Live
-from support.operator_process import OperatorProcess, wait_for
 
 pytestmark = pytest.mark.cluster
 DRAIN_SERVER = Path(__file__).resolve().parents[1] / "support" / "drain_server.py"

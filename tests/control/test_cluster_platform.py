@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from support.deployments import Live, build_deployment
+from support.kubelet import Kubelet
+from support.operator_process import OperatorProcess, connect, install, wait_for
 
 from devcluster.control.cluster import Cluster
 from lockstep_operator.kube import DEPLOYMENTS
 from support.cluster import StartCluster
-from support.deployments import Live, build_deployment
-from support.kubelet import Kubelet
-from support.operator_process import OperatorProcess, connect, install, wait_for
 
 pytestmark = pytest.mark.cluster
 CRD = "mpijobs.kubeflow.org"

@@ -3,10 +3,10 @@
 import time
 
 import pytest
-
-from lockstep_operator.kube import DEPLOYMENTS, EVENTS, MPIJOBS, PODS, SERVICES, Kube, Resource
 from support.deployments import NAME, Live, build_deployment
 from support.operator_process import OperatorProcess, wait_for
+
+from lockstep_operator.kube import DEPLOYMENTS, EVENTS, MPIJOBS, PODS, SERVICES, Kube, Resource
 
 pytestmark = pytest.mark.cluster
 Snapshot = list[tuple[str, str, str]]

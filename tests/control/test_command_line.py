@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.deployments import EXAMPLES, build_deployment
 
 from lockstep_operator.errors import SettingsError
 from lockstep_operator.resource.crd import build_crd_yaml
 from lockstep_operator.resource.docs import build_docs
 from lockstep_operator.settings import Settings, read_settings
-from support.deployments import EXAMPLES, build_deployment
 
 ROOT = EXAMPLES.parent
 

@@ -4,6 +4,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.deployments import EXAMPLES, build_deployment
 
 from lockstep_operator import names
 from lockstep_operator.decide.revision import compute_revision
@@ -14,7 +15,6 @@ from lockstep_operator.manifests.service import build_service
 from lockstep_operator.offline import plan_document
 from lockstep_operator.resource.spec import Spec, parse_resource
 from lockstep_worker import contract
-from support.deployments import EXAMPLES, build_deployment
 
 TWO_NODES: Object = yaml.safe_load((EXAMPLES / "two-nodes.yaml").read_text())
 

@@ -2,6 +2,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from support.world import World
 
 from lockstep_operator.decide.actions import (
     AddFinalizer,
@@ -17,7 +18,6 @@ from lockstep_operator.decide.actions import (
 from lockstep_operator.decide.state import Drain, Leftover
 from lockstep_operator.plan import plan
 from lockstep_worker.contract import EXIT_CONFIG
-from support.world import World
 
 
 def start(**spec: object) -> World:

@@ -2,9 +2,9 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.world import World
 
 from lockstep_operator.decide.diagnose import is_ready
-from support.world import World
 
 EVENTS = st.one_of(
     st.tuples(st.just("advance"), st.integers(1, 200)),

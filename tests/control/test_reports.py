@@ -5,12 +5,12 @@ import urllib.request
 from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, generate_latest
+from support.world import World
 
 from lockstep_operator.decide.events import build_event, list_notes
 from lockstep_operator.endpoint import start_endpoint
 from lockstep_operator.metrics import Metrics
 from lockstep_operator.resource.record import Status
-from support.world import World
 
 
 def test_series_of_a_deployment_go_when_it_goes() -> None:

@@ -1,5 +1,7 @@
 import pytest
 import yaml
+from support.bad_deployments import RULES, SCHEMA
+from support.deployments import EXAMPLES, build_deployment
 
 from lockstep_operator.errors import SpecError
 from lockstep_operator.kube import Object
@@ -7,8 +9,6 @@ from lockstep_operator.resource.crd import build_root_schema
 from lockstep_operator.resource.decode import encode, encode_explicit
 from lockstep_operator.resource.docs import _list_rules
 from lockstep_operator.resource.spec import Spec, parse_resource
-from support.bad_deployments import RULES, SCHEMA
-from support.deployments import EXAMPLES, build_deployment
 
 
 @pytest.mark.parametrize(("item", "words"), [*RULES, *SCHEMA])

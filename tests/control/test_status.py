@@ -3,13 +3,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from support.world import World
 
 from lockstep_operator.decide.state import Ending
 from lockstep_operator.resource.decode import encode
 from lockstep_operator.resource.record import Condition, Status, read_status
 from lockstep_operator.status import status
 from lockstep_worker.contract import EXIT_CONFIG, EXIT_HANG
-from support.world import World
 
 
 def start(**spec: object) -> World:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lockstep_worker.contract import HOSTFILE, SSH_DIR, SSH_PORT, USER_ID, sshd_command
-from support.agent_pods import AgentPods, nodes, pods  # noqa: F401
+from support.cluster.agent_pods import AgentPods, nodes, pods  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
 

@@ -11,7 +11,7 @@ from devcluster.control.cluster import Cluster
 from devcluster.nodes.images import WORKER_IMAGE
 from devcluster.paths import ROOT
 from lockstep_worker.contract import BUNDLED_MODEL, IMAGE_ROOT, USER_HOME, USER_NAME
-from support.agent_pods import AgentPods, Object, is_ready, nodes, pods, processes, state  # noqa: F401
+from support.cluster.agent_pods import AgentPods, Object, is_ready, nodes, pods, processes, state  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
 

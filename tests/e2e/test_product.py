@@ -29,7 +29,7 @@ from devcluster.product.lockstep import (
     wait_for_series,
 )
 from devcluster.prometheus.server import Prometheus, start_prometheus, stop_prometheus
-from support.expressions import DASHBOARDS, read_dashboard
+from support.data.expressions import DASHBOARDS, read_dashboard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(420), pytest.mark.xdist_group("product")]
 SELECTOR = "serving.lockstep.dev/deployment=recall"

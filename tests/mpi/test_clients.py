@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from support import recall_model
-from support.serve_group import ServeGroup, completion, serve_group, wait_until
+from support.data import recall_model
+from support.ranks.serve_group import ServeGroup, completion, serve_group, wait_until
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 SLOTS = 4

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from lockstep_worker import contract
-from support import recall_model
-from support.serve_group import ServeGroup, completion, serve_group
+from support.data import recall_model
+from support.ranks.serve_group import ServeGroup, completion, serve_group
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(500)]
 NUM_PROMPTS = 60

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from support import recall_model
-from support.serve_group import ServeGroup, completion, serve_group
+from support.data import recall_model
+from support.ranks.serve_group import ServeGroup, completion, serve_group
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
 NUM_PROMPTS = 200

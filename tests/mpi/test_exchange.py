@@ -14,18 +14,18 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from lockstep_worker.executor.exchange import Column
+from lockstep_worker.executor.exchange import RankState
 from lockstep_worker.model.loader import load_model
-from lockstep_worker.request import FinishCode
-from support import exchanging_ranks
-from support.exchanging_ranks import NUM_EMPTY, SCRIPT
-from support.local_group import LocalGroup
-from support.mpirun import mpirun
-from support.tiny_models import save_tiny_model
+from lockstep_worker.wire.messages import FinishCode
+from support.data.tiny_models import save_tiny_model
+from support.ranks import exchanging_ranks
+from support.ranks.exchanging_ranks import NUM_EMPTY, SCRIPT
+from support.ranks.mpirun import mpirun
+from support.worlds.local_group import LocalGroup
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(900)]
 NUM_RANKS = 2
-ROW_BYTES = 8 * len(Column)
+ROW_BYTES = 8 * len(RankState._fields)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ranks(folder: Path) -> list[dict[str, Any]]:
-    mpirun(NUM_RANKS, "support.exchanging_ranks", str(folder), timeout_s=800)
+    mpirun(NUM_RANKS, "support.ranks.exchanging_ranks", str(folder), timeout_s=800)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(NUM_RANKS)]
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from support.serve_group import START_BOUND_S, ServeGroup, descendants, wait_until
+from support.ranks.serve_group import START_BOUND_S, ServeGroup, descendants, wait_until
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
 

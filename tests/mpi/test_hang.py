@@ -13,11 +13,11 @@ import pytest
 
 from lockstep_worker import contract
 from lockstep_worker.health.abort import Failure
-from support.serve_group import ServeGroup, completion, is_alive, serve_group, wait_until
+from support.ranks.serve_group import ServeGroup, completion, is_alive, serve_group, wait_until
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
 TIMEOUT_S = 4.0
-STUCK = "support.stuck_rank"
+STUCK = "support.ranks.stuck_rank"
 
 
 def fail_under_load(group: ServeGroup, fail: Callable[[], object] = lambda: None, n: int = 1) -> tuple[str, float]:

@@ -12,9 +12,9 @@ import pytest
 from lockstep_worker import contract
 from lockstep_worker.config import Config
 from lockstep_worker.health.abort import Failure
-from support.recall_model import PATH
-from support.serve_group import START_BOUND_S
-from support.two_pods import NAMES, Pods, can_make_pods, open_pods, supervise
+from support.data.recall_model import PATH
+from support.ranks.serve_group import START_BOUND_S
+from support.ranks.two_pods import NAMES, Pods, can_make_pods, open_pods, supervise
 
 pytestmark = [
     pytest.mark.mpi,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from lockstep_worker import contract
-from support.serve_group import START_BOUND_S, ServeGroup, cpu_seconds, serve_group, wait_until
+from support.ranks.serve_group import START_BOUND_S, ServeGroup, cpu_seconds, serve_group, wait_until
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
 TIMEOUT_S = 2.0
@@ -46,7 +46,7 @@ def test_a_rank_that_is_stopped_while_the_group_idles_is_named_and_ends_the_grou
 
 
 def test_without_the_pause_the_same_idling_is_taken_for_a_hang() -> None:
-    group = ServeGroup(hang_timeout=TIMEOUT_S, rank_module="support.unpaused_rank")
+    group = ServeGroup(hang_timeout=TIMEOUT_S, rank_module="support.ranks.unpaused_rank")
     try:
         wait_until(lambda: "no progress" in group.log, START_BOUND_S, lambda: group.log)
         assert group.wait_end(bound_s=10) == contract.EXIT_HANG

@@ -11,16 +11,16 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from lockstep_worker.executor.exchange import Column
+from lockstep_worker.executor.exchange import RankState
 from lockstep_worker.model.loader import load_model
-from lockstep_worker.request import FinishCode, NewRequest
-from support.local_group import LocalGroup
-from support.mpirun import mpirun
-from support.replica_ranks import BURST, CANCELLED, FIRST, HOT, REPEATS, SCRIPT
-from support.tiny_models import save_tiny_model
+from lockstep_worker.wire.messages import FinishCode, NewRequest
+from support.data.tiny_models import save_tiny_model
+from support.ranks.mpirun import mpirun
+from support.ranks.replica_ranks import BURST, CANCELLED, FIRST, HOT, REPEATS, SCRIPT
+from support.worlds.local_group import LocalGroup
 
 pytestmark = pytest.mark.mpi
-ROW_BYTES = 8 * len(Column)
+ROW_BYTES = 8 * len(RankState._fields)
 REPLICAS = 2
 Ranks = list[dict[str, Any]]
 
@@ -39,7 +39,7 @@ def width(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def ranks(folder: Path, width: int) -> Ranks:
-    mpirun(REPLICAS * width, "support.replica_ranks", str(folder), str(width))
+    mpirun(REPLICAS * width, "support.ranks.replica_ranks", str(folder), str(width))
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(REPLICAS * width)]
 
 

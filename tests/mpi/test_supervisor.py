@@ -23,9 +23,9 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 from lockstep_worker.config import Config
-from lockstep_worker.launch.supervisor import supervise
+from lockstep_worker.supervisor.supervise import supervise
 config = Config.from_json(sys.argv[1])
-sys.exit(supervise(config, os.environ, rank_module="support.mpi_rank", termination_log=Path(sys.argv[2])))
+sys.exit(supervise(config, os.environ, rank_module="support.ranks.mpi_rank", termination_log=Path(sys.argv[2])))
 """
 
 

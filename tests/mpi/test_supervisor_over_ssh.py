@@ -12,7 +12,7 @@ import pytest
 
 from lockstep_worker import contract
 from lockstep_worker.config import Config
-from support.two_pods import NAMES, Pods, can_make_pods, open_pods, supervise
+from support.ranks.two_pods import NAMES, Pods, can_make_pods, open_pods, supervise
 
 pytestmark = [
     pytest.mark.mpi,
@@ -34,7 +34,7 @@ def start(pods: Pods, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Pop
 
     def start_one(behaviour: str) -> subprocess.Popen[str]:
         config = Config(model=str(tmp_path), served_model_name=behaviour, tensor_parallel=2, device="cpu")
-        started.append(supervise(pods, config, rank_module="support.mpi_rank"))
+        started.append(supervise(pods, config, rank_module="support.ranks.mpi_rank"))
         return started[-1]
 
     yield start_one

@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lockstep_worker.model.loader import load_model
-from support import recall_model, tp_ranks
-from support.mpirun import mpirun
-from support.tiny_models import save_tiny_model
+from support.data import recall_model
+from support.data.tiny_models import save_tiny_model
+from support.ranks import tp_ranks
+from support.ranks.mpirun import mpirun
 
 pytestmark = pytest.mark.mpi
 
@@ -41,7 +42,7 @@ def ranks(folders: dict[str, Path], size: int) -> list[Job]:
     """What each rank got, by folder."""
     job = folders["llama"].parent / f"job-{size}"
     job.write_text(json.dumps({"models": [str(path) for path in folders.values()], "prompts": PROMPTS}))
-    mpirun(size, "support.tp_ranks", str(job), timeout_s=400)
+    mpirun(size, "support.ranks.tp_ranks", str(job), timeout_s=400)
     return [json.loads(Path(f"{job}.{rank}").read_text()) for rank in range(size)]
 
 

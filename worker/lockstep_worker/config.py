@@ -1,6 +1,7 @@
-"""The worker's configuration: one frozen dataclass, filled from file, environment and flags, all faults at once.
+"""The worker's configuration: the options of `serve`, filled from file, environment and flags, all faults at once.
 
-Every option is declared once, as a field of `Config`: the parser, the checks and the help text read the declaration.
+Every option is declared once, in `contract.serve`: the parser, the checks, the help text, `docs/options.md` and the
+operator's command line read the declaration.
 Later sources win: the file named by `--config` or LOCKSTEP_CONFIG, then LOCKSTEP_<FIELD>, then flags. This module must
 not know torch, MPI or HTTP, and it holds no secrets: it names the file that does.
 """
@@ -13,94 +14,24 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
-from lockstep_worker import contract
+from lockstep_worker.contract.option import ENV_PREFIX, faults_of, options_of
+from lockstep_worker.contract.serve import ServeOptions
 from lockstep_worker.errors import ConfigError
-from lockstep_worker.options import declare, faults_of, options_of
 
-ENV_PREFIX = "LOCKSTEP_"
 _SERVICE_LINK = re.compile(r"^(tcp|udp|sctp)://")
 """What Kubernetes puts into LOCKSTEP_PORT or LOCKSTEP_METRICS_PORT when a Service is called so; it is not ours."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Everything that may be set about a group; the same on all its ranks.
+class Config(ServeOptions):
+    """The options of a group, checked.
 
     Raises:
         ConfigError: on construction, with every fault in `problems`.
     """
-
-    model: str = declare(MISSING, "model", "directory with config.json, weights and tokenizer; required", metavar="DIR")
-    served_model_name: str = declare(
-        "", "model", "the name that clients ask for; default: the directory's name", metavar="NAME"
-    )
-    dtype: str = declare(
-        "auto", "model", "number type of weights and KV cache", choices=("auto", "float32", "bfloat16", "float16")
-    )
-    max_model_len: int | None = declare(
-        None, "model", "longest prompt plus output, in tokens; default: the model's own limit", low=2
-    )
-
-    host: str = declare(
-        "127.0.0.1", "network", "address that the API and the ranks' metrics listen on", metavar="ADDRESS"
-    )
-    port: int = declare(contract.HTTP_PORT, "network", "port of the API", low=1, high=65535)
-    metrics_port: int = declare(
-        contract.RANK_METRICS_PORT, "network", "port of local rank 0's metrics; local rank r adds r", low=1, high=65535
-    )
-    api_key_file: str | None = declare(
-        None, "network", "file with the API key that clients must send; default: no key", metavar="FILE"
-    )
-
-    tensor_parallel: int = declare(1, "group", "ranks that share each layer", low=1, high=1024)
-    data_parallel: int = declare(
-        1, "group", "copies of the model, each on --tensor-parallel ranks of its own", low=1, high=1024
-    )
-    routing: str = declare(
-        "auto",
-        "group",
-        "which copy a request goes to: the one with the least to do, or the one that holds its prompt's beginning, "
-        "unless that has too much to do; auto is cache-aware with the prefix cache, else least-loaded",
-        choices=("auto", "least-loaded", "cache-aware"),
-    )
-    device: str = declare("auto", "group", "where the model runs", choices=("auto", "cpu", "cuda"))
-
-    max_batch_size: int = declare(
-        64, "engine", "requests that run at once on a copy of the model (slots)", low=1, high=1024
-    )
-    max_num_tokens: int = declare(
-        2048, "engine", "tokens that one step may process on a copy of the model", low=1, high=1 << 20
-    )
-    max_queued: int = declare(4096, "engine", "requests that may wait; more are refused with 429", low=1)
-    request_timeout: float = declare(
-        0.0, "engine", "seconds from a request's arrival to its end, then 504; 0 is off", low=0, metavar="SECONDS"
-    )
-    overlap: bool = declare(True, "engine", "launch a step before the previous one's tokens are read")
-
-    block_size: int = declare(16, "KV cache", "tokens in one block", low=1, high=1024)
-    num_blocks: int | None = declare(None, "KV cache", "blocks per rank; default: as many as the memory holds", low=1)
-    kv_cache_memory_fraction: float = declare(
-        0.9, "KV cache", "part of the free GPU memory for the cache; on CPU, of --cpu-kv-cache-mib", above=0, high=1
-    )
-    cpu_kv_cache_mib: int = declare(512, "KV cache", "memory per rank that the cache may take on CPU, in MiB", low=1)
-    prefix_cache: bool = declare(True, "KV cache", "reuse the blocks of equal prompt beginnings")
-
-    hang_timeout: float = declare(
-        300.0, "health", "seconds without progress after which the group is ended; 0 is off", low=0, metavar="SECONDS"
-    )
-    drain_timeout: float = declare(
-        120.0, "health", "seconds that running requests get to finish after SIGTERM or Ctrl-C", low=0, metavar="SECONDS"
-    )
-    log_level: str = declare(
-        "INFO", "health", "least level that is logged", choices=("DEBUG", "INFO", "WARNING", "ERROR")
-    )
-    debug_checks: bool = declare(
-        False, "health", "check the whole block pool after every step; for tests, a large pool takes seconds"
-    )
 
     def __post_init__(self) -> None:
         """Check every field, then what fields say together."""
@@ -159,6 +90,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         groups[title].add_argument(option.flag, **option.argument())
 
 
+def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return what the flags of `add_options` were given, by field name; None where one was not."""
+    return {name: getattr(arguments, name) for name in ("config", *options_of(Config))}
+
+
 def load_config(flags: Mapping[str, object], environ: Mapping[str, str], *, unknown: Sequence[str] = ()) -> Config:
     """Join file, environment and flags into a checked configuration.
 
@@ -182,11 +118,10 @@ def load_config(flags: Mapping[str, object], environ: Mapping[str, str], *, unkn
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    for name in options_of(Config):
-        variable = ENV_PREFIX + name.upper()
-        value = environ.get(variable)
+    for name, option in options_of(Config).items():
+        value = environ.get(option.variable)
         if value and not _SERVICE_LINK.match(value):
-            yield variable, name, value
+            yield option.variable, name, value
 
 
 def _read_file(path: Path) -> dict[str, Any]:

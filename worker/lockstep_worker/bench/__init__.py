@@ -1,6 +1,16 @@
-"""Benchmarks of single parts of the worker, run where they are used: `lockstep-worker bench NAME`.
+"""Benchmarks of the worker and of its parts, run where they are used: `lockstep-worker bench NAME`.
 
-`update` times the two ways of a step's update, `exchange` counts and times what a step costs between ranks, `serve`
-loads a whole server over HTTP. Each returns one JSON object that names the machine; `machine` describes it, `counting`
-wraps a communicator, and `serve_*` are the client, the stub that it is held against, and the formulas.
+Each measures one thing and returns one JSON object that names the machine. Read `command` first: which there are, and
+their arguments. `update` times the two ways of a step's update, `exchange` counts and times what a step costs between
+ranks, `idle` what a parked group costs, `streaming` what the frontend streams, and `serving` loads a whole server over
+HTTP. They share `machine`, which describes the machine, `ranks`, which starts ranks, and `counting`, which wraps a
+communicator.
 """
+
+from __future__ import annotations
+
+from lockstep_worker.errors import LockstepError
+
+
+class BenchFailed(LockstepError):
+    """A benchmark did not come to its end."""

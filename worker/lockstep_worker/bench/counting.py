@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lockstep_worker.dist.comm import Comm, Pending, Row, Waiting
+from lockstep_worker.parallel.comm import Comm, Pending, Row, Waiting
 
 
 @dataclass

@@ -24,19 +24,20 @@ from prometheus_client import CollectorRegistry
 from lockstep_worker.bench.counting import CountingComm
 from lockstep_worker.bench.machine import describe_machine, summarize
 from lockstep_worker.bench.ranks import run_ranks
-from lockstep_worker.dist.comm import Comm, MpiComm
-from lockstep_worker.executor.exchange import Exchange, Status
+from lockstep_worker.executor.exchange import Exchange, RankState
 from lockstep_worker.executor.idle import wait_awake
-from lockstep_worker.launch.command import Mpirun
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.request import Inbound, NewRequest, SamplingParams
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.comm import Comm, MpiComm
+from lockstep_worker.supervisor.command import Mpirun
+from lockstep_worker.wire.messages import Inbound, NewRequest
+from lockstep_worker.wire.params import SamplingParams
 
 NUM_REQUESTS = 64
 PROMPT_LENGTH = 128
 FORWARD_S = 0.001
 """Stands for a step's forward; a sleep, so that it takes no core."""
 _WARM_UP = 20
-_STATUS = Status(step=0, active=1, running=1, tokens=128, free_blocks=1000, digest=0, routes=0)
+_STATE = RankState(step=0, active=1, running=1, tokens=128, free_blocks=1000, digest=0, routes=0)
 _RANK_MODULE = "lockstep_worker.bench.exchange"
 
 
@@ -122,7 +123,7 @@ class Ours:
 
     def open(self, items: list[Inbound]) -> None:
         """See `Protocol`."""
-        self._exchange.post(_STATUS, items)
+        self._exchange.post(_STATE, items)
 
     def close(self) -> None:
         """See `Protocol`."""

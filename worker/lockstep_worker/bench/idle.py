@@ -26,19 +26,22 @@ from prometheus_client import CollectorRegistry
 from lockstep_worker import contract
 from lockstep_worker.bench.machine import describe_machine, summarize
 from lockstep_worker.bench.ranks import run_ranks
-from lockstep_worker.dist.comm import MpiComm
-from lockstep_worker.dist.replica import Replica
-from lockstep_worker.executor.admission import Intake, Limits
-from lockstep_worker.executor.launch import Launched, Launcher
+from lockstep_worker.cache.pool import BlockPool
+from lockstep_worker.executor.intake import Intake, Limits
 from lockstep_worker.executor.loop import Loop, Parts
 from lockstep_worker.executor.routing import Router
-from lockstep_worker.executor.scheduler import Plan, Scheduler
-from lockstep_worker.executor.slots import SlotTable
 from lockstep_worker.health.hang import HangDetector
-from lockstep_worker.launch.command import Mpirun
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.model.cache import BlockPool
-from lockstep_worker.request import FinishCode, Inbound, NewRequest, SamplingParams, Shutdown
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.comm import MpiComm
+from lockstep_worker.parallel.topology import Topology
+from lockstep_worker.runner.runner import Run, Runner
+from lockstep_worker.sampling.sampler import Drawn
+from lockstep_worker.schedule.plan import Plan
+from lockstep_worker.schedule.scheduler import Scheduler
+from lockstep_worker.schedule.slots import SlotTable
+from lockstep_worker.supervisor.command import Mpirun
+from lockstep_worker.wire.messages import FinishCode, Inbound, NewRequest, Shutdown
+from lockstep_worker.wire.params import SamplingParams
 
 HANG_TIMEOUT_S = 4.0
 """A third of the default idle time: a park that is taken for a hang ends the benchmark."""
@@ -66,25 +69,29 @@ def run_idle(ranks: int, requests: int, seconds: float, mpirun: Mpirun, environ:
     return {"benchmark": "idle", "ranks": ranks, **measured, "machine": describe_machine()}
 
 
-class _Stamps(Launcher):
-    """Notes when each request was launched, in place of running it; every request ends with its first token."""
+class _Stamps(Runner):
+    """Notes when each request was run, in place of running it; every request ends with its first token."""
 
     def __init__(self, table: SlotTable) -> None:
         self._table = table
-        self.launched_ns: list[int] = []
+        self.run_ns: list[int] = []
         self._start = time.process_time(), time.monotonic()
         self.idle_share = 0.0
-        """Of a core, from here to the first launch, all threads of this rank together."""
+        """Of a core, from here to the first run, all threads of this rank together."""
 
-    def launch(self, plan: Plan) -> Launched:
-        """See `Launcher`."""
-        self.launched_ns.append(time.monotonic_ns())  # one clock for all processes of a host
-        if len(self.launched_ns) == 1:
+    def takes_part(self, plan: Plan) -> bool:
+        """See `Runner`."""
+        return not plan.is_empty
+
+    def run(self, plan: Plan) -> Run:
+        """See `Runner`."""
+        self.run_ns.append(time.monotonic_ns())  # one clock for all processes of a host
+        if len(self.run_ns) == 1:
             cpu_s, wall_s = self._start
             self.idle_share = (time.process_time() - cpu_s) / (time.monotonic() - wall_s)
-        tokens = torch.zeros(plan.rows.size, dtype=torch.int64)
-        codes = torch.full_like(tokens, int(FinishCode.LENGTH), dtype=torch.uint8)
-        return Launched(plan.rows, self._table.incarnation[plan.rows], tokens, codes, None, None)
+        tokens = torch.zeros((plan.rows.size, 1), dtype=torch.int64)
+        codes = torch.full((plan.rows.size,), int(FinishCode.LENGTH), dtype=torch.uint8)
+        return Run(plan.rows, self._table.incarnation[plan.rows], plan.draws, Drawn(tokens, None, codes), None, None)
 
 
 class _Client(threading.Thread):
@@ -135,17 +142,17 @@ def measure_idle(comm: MpiComm, requests: int, seconds: float) -> dict[str, Any]
 
 def _follow(comm: MpiComm, intake: Intake | None, client: _Client | None) -> tuple[list[int], float]:
     """Run the product's loop until the client's shutdown; when each request was launched, and the idle share."""
-    table = SlotTable(8, _LIMITS.max_model_len, 4, torch.device("cpu"), _LIMITS.vocab_size)
+    table = SlotTable(8, _LIMITS.max_model_len, 4)
     pool = BlockPool(_LIMITS.num_blocks, _LIMITS.block_size)
-    metrics, replica = RankMetrics(CollectorRegistry(), comm.rank), Replica(rank=comm.rank, width=comm.size)
+    metrics, topology = RankMetrics(CollectorRegistry(), comm.rank), Topology.of(comm.rank, tensor=comm.size)
     detector = HangDetector(HANG_TIMEOUT_S, on_hang=lambda hang: comm.abort(contract.EXIT_HANG))
-    launcher = _Stamps(table)
+    runner = _Stamps(table)
     parts = Parts(
         comm=comm,
-        replica=replica,
-        router=Router(comm, replica, pool, metrics, cache_aware=False),
+        topology=topology,
+        router=Router(comm, topology, pool, metrics, cache_aware=False),
         scheduler=Scheduler(table, pool, _LIMITS.max_model_len),
-        launcher=launcher,
+        runner=runner,
         detector=detector,
         metrics=metrics,
         source=intake,
@@ -156,7 +163,7 @@ def _follow(comm: MpiComm, intake: Intake | None, client: _Client | None) -> tup
         client.start()
     Loop(parts, max_model_len=_LIMITS.max_model_len, overlap=True).run()
     detector.stop()
-    return launcher.launched_ns, launcher.idle_share
+    return runner.run_ns, runner.idle_share
 
 
 def _main() -> None:

@@ -9,12 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from lockstep_worker.errors import LockstepError
-from lockstep_worker.launch.command import ALLOW_ROOT, Mpirun, place_here
-
-
-class BenchFailed(LockstepError):
-    """The ranks of a benchmark did not come to their end."""
+from lockstep_worker.bench import BenchFailed
+from lockstep_worker.supervisor.command import ALLOW_ROOT, Mpirun, place_here
 
 
 def run_ranks(module: str, ranks: int, arguments: list[str], mpirun: Mpirun, environ: Mapping[str, str]) -> Any:
@@ -24,7 +20,7 @@ def run_ranks(module: str, ranks: int, arguments: list[str], mpirun: Mpirun, env
         module: what each rank runs.
         ranks: how many.
         arguments: of the module.
-        mpirun: the launcher.
+        mpirun: what starts them.
         environ: our environment, for the ranks.
 
     Raises:

@@ -8,19 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from lockstep_worker.bench.machine import describe_machine, summarize
-from lockstep_worker.executor.slots import Sequence, SlotTable
-from lockstep_worker.executor.update import Sampled, live_rows, update_per_request, update_requests
-from lockstep_worker.request import NewRequest, SamplingParams
+from lockstep_worker.schedule.sampled import Sampled
+from lockstep_worker.schedule.sequence import Sequence
+from lockstep_worker.schedule.slots import SlotTable
+from lockstep_worker.schedule.update import live_rows, update_per_request, update_requests
+from lockstep_worker.wire.messages import NewRequest
+from lockstep_worker.wire.params import SamplingParams
 
 PROMPT_LENGTH = 128
 MAX_LENGTH = 2048
 BLOCK_SIZE = 16
 END_ID = 2
 TOKEN = 7
-VOCAB_SIZE = 100
 
 
 def measure_update(batch: int, repetitions: int) -> dict[str, Any]:
@@ -49,13 +50,13 @@ def measure_update(batch: int, repetitions: int) -> dict[str, Any]:
 
 def _fill(batch: int) -> tuple[SlotTable, Sampled]:
     """A table of running requests and one step's tokens for all of them, in the order of their admission."""
-    table = SlotTable(batch, MAX_LENGTH, MAX_LENGTH // BLOCK_SIZE, torch.device("cpu"), VOCAB_SIZE)
+    table = SlotTable(batch, MAX_LENGTH, MAX_LENGTH // BLOCK_SIZE)
     params = SamplingParams(max_tokens=MAX_LENGTH, temperature=0.8, top_p=0.9, end_ids=(END_ID,))
     for handle in range(1, batch + 1):
-        table.place(Sequence.of(NewRequest(handle, [1] * PROMPT_LENGTH, params), MAX_LENGTH))
+        table.admit(Sequence.of(NewRequest(handle, [1] * PROMPT_LENGTH, params), MAX_LENGTH))
     rows = np.random.default_rng(1).permutation(batch).astype(np.int32)
-    tokens = np.full(batch, TOKEN, dtype=np.int64)
-    return table, Sampled(rows, table.incarnation[rows], tokens, np.zeros(batch, dtype=np.uint8))
+    one, tokens = np.ones(batch, dtype=np.int32), np.full((batch, 1), TOKEN, dtype=np.int64)
+    return table, Sampled(rows, table.incarnation[rows], one, tokens, one, np.zeros(batch, dtype=np.uint8))
 
 
 def _time(table: SlotTable, update: Callable[[], object], repetitions: int) -> list[float]:

@@ -6,55 +6,51 @@ from these rows, so that all ranks decide alike. A step with nothing new costs t
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from lockstep_worker.dist.comm import Comm, Pending, Row
 from lockstep_worker.errors import RankDiverged
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.request import Inbound
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.comm import Comm, Pending, Row
+from lockstep_worker.parallel.topology import Topology
+from lockstep_worker.wire.messages import Inbound
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Inbound])
 
 
-class Column(enum.IntEnum):
-    """The row's layout."""
+class RankState(NamedTuple):
+    """What a rank tells in its row, which is these fields in this order. An example of two ranks in one data replica:
 
-    STEP = 0
-    PAYLOAD_BYTES = 1
-    """Rank 0: length of the payload that it will broadcast; 0 for none."""
-    ACTIVE = 2
-    """Requests of this rank that are not ended."""
-    RUNNING = 3
-    """Those of them that hold a slot."""
-    TOKENS = 4
-    """Tokens of their prompts."""
-    FREE_BLOCKS = 5
-    DIGEST = 6
-    """Running checksum of all tokens and plans so far; ranks of one data replica must agree."""
-    ROUTES = 7
-    """Running checksum of which request went to which data replica; all ranks must agree."""
-    ENTERED_NS = 8
-    """Wall clock at which this rank was ready for the exchange."""
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What a rank tells in its row, beside the payload."""
+    step  active  running  tokens  free_blocks  digest  routes  payload_bytes  entered_ns
+    812   5       4        9120    310          77120   0       118            1700000000000100000
+    812   5       4        9120    310          77120   0       0              1700000000000230000
+    """
 
     step: int
     active: int
+    """Requests of this rank that are not ended."""
     running: int
+    """Those of them that hold a slot."""
     tokens: int
+    """Tokens of their prompts."""
     free_blocks: int
     digest: int
+    """Running checksum of all tokens and plans so far; ranks of one data replica must agree."""
     routes: int
+    """Running checksum of which request went to which data replica; all ranks must agree."""
+    payload_bytes: int = 0
+    """Rank 0: length of the payload that it will broadcast; 0 for none. The exchange sets it, and the next one."""
+    entered_ns: int = 0
+    """Wall clock at which this rank was ready for the exchange."""
+
+
+_INDEX = {name: index for index, name in enumerate(RankState._fields)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +60,23 @@ class Exchanged:
     rows: Row
     items: list[Inbound]
 
+    def of_ranks(self, name: str) -> Row:
+        """Return one field of `RankState` of every rank: int64 [size]."""
+        return self.rows[:, _INDEX[name]]
+
+    def of_replicas(self, name: str, topology: Topology) -> Row:
+        """Return one field of every data replica, whose ranks agree on it: int64 [replicas]."""
+        return self.of_ranks(name)[:: topology.replica_size]
+
     @property
     def idle(self) -> bool:
         """No rank has work and nothing came in: the next exchange is the idle park's."""
-        return not self.items and not self.rows[:, Column.ACTIVE].any()
+        return not self.items and not self.of_ranks("active").any()
 
     @property
     def skew_s(self) -> float:
         """How much later the last rank entered than the first."""
-        entered = self.rows[:, Column.ENTERED_NS].tolist()
+        entered = self.of_ranks("entered_ns").tolist()
         return float(max(entered) - min(entered)) * 1e-9
 
 
@@ -82,12 +86,12 @@ class Exchange:
     Args:
         comm: the group.
         metrics: counts operations, bytes and skipped payloads.
-        width: how many consecutive ranks form a data replica; default: all of them.
+        topology: this rank's; by default all ranks of the group are one data replica.
     """
 
-    def __init__(self, comm: Comm, metrics: RankMetrics, width: int | None = None) -> None:
+    def __init__(self, comm: Comm, metrics: RankMetrics, topology: Topology | None = None) -> None:
         self._comm = comm
-        self._width = width or comm.size
+        self._replica_size = topology.replica_size if topology else comm.size
         self._metrics = metrics
         self._pending: Pending | None = None
         self._payload = b""
@@ -97,25 +101,12 @@ class Exchange:
         """Whether an exchange is under way."""
         return self._pending is not None
 
-    def post(self, status: Status, items: list[Inbound]) -> None:
+    def post(self, state: RankState, items: list[Inbound]) -> None:
         """Start the next exchange; only rank 0 brings items. Never blocks."""
         self._payload = _encoder.encode(items) if items and self._comm.size > 1 else b""
         self._items = items
         announced = len(self._payload) or len(items)
-        row = np.array(
-            [
-                status.step,
-                announced,
-                status.active,
-                status.running,
-                status.tokens,
-                status.free_blocks,
-                status.digest,
-                status.routes,
-                time.time_ns(),
-            ],
-            dtype=np.int64,
-        )
+        row = np.array(state._replace(payload_bytes=announced, entered_ns=time.time_ns()), dtype=np.int64)
         self._pending = self._comm.start_allgather(row)
         self._count("exchange", "executed", row.nbytes)
 
@@ -133,7 +124,7 @@ class Exchange:
         rows = self._pending.rows()
         self._pending = None
         self._check(rows)
-        return Exchanged(rows, self._receive(int(rows[0, Column.PAYLOAD_BYTES])))
+        return Exchanged(rows, self._receive(int(rows[0, _INDEX["payload_bytes"]])))
 
     def _receive(self, announced: int) -> list[Inbound]:
         if not announced:
@@ -149,10 +140,10 @@ class Exchange:
         return self._items if self._comm.rank == 0 else _decoder.decode(data)
 
     def _check(self, rows: Row) -> None:
-        for column, width in ((Column.STEP, len(rows)), (Column.DIGEST, self._width), (Column.ROUTES, len(rows))):
-            values = rows[:, column].reshape(-1, width)
+        for name, alike in (("step", len(rows)), ("digest", self._replica_size), ("routes", len(rows))):
+            values = rows[:, _INDEX[name]].reshape(-1, alike)
             if (values != values[:, :1]).any():
-                raise RankDiverged(f"ranks disagree on {column.name.lower()}: {values.tolist()}")
+                raise RankDiverged(f"ranks disagree on {name}: {values.tolist()}")
 
     def _count(self, op: str, outcome: str, size: int) -> None:
         self._metrics.collectives_total[(op, outcome)].inc()

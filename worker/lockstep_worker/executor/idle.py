@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from lockstep_worker.dist.comm import Comm, Pending, Waiting
+from lockstep_worker.parallel.comm import Comm, Pending, Waiting
 
 BEAT_S = 1.0
 """How often rank 0 opens an exchange while the group is parked, so that its peers know that it lives."""

@@ -1,7 +1,7 @@
 """The step loop of one rank: every rank of a group runs it, together.
 
-With overlap a step launches its forward before it looks at the tokens of the one before: the device works while the
-host updates and publishes. Without overlap it looks at its own. Both give the same tokens.
+With overlap a step starts its run before it looks at the tokens of the one before: the device works while the host
+updates and publishes. Without overlap it looks at its own. Both give the same tokens.
 """
 
 from __future__ import annotations
@@ -12,22 +12,25 @@ import zlib
 from dataclasses import dataclass
 from typing import Protocol
 
-from lockstep_worker.dist.comm import Comm
-from lockstep_worker.dist.replica import Replica
-from lockstep_worker.executor.exchange import Exchange, Exchanged, Status
+from lockstep_worker.executor.exchange import Exchange, Exchanged, RankState
 from lockstep_worker.executor.idle import BEAT_S, Bell, wait_awake
-from lockstep_worker.executor.launch import Launched, Launcher
 from lockstep_worker.executor.publish import Publisher
 from lockstep_worker.executor.report import Reporter
 from lockstep_worker.executor.routing import Router
-from lockstep_worker.executor.scheduler import Plan, Scheduler
-from lockstep_worker.executor.slots import Sequence, ineligible_reason
 from lockstep_worker.executor.timing import Laps, StepTimer
-from lockstep_worker.executor.update import Sampled, live_rows, update_requests
 from lockstep_worker.health.hang import HangDetector
-from lockstep_worker.health.place import LOADING, Place, Stage
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.request import Cancel, Inbound, NewRequest
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.comm import Comm
+from lockstep_worker.parallel.topology import Topology
+from lockstep_worker.phase import LOADING, Phase, Position
+from lockstep_worker.runner.runner import Run, Runner
+from lockstep_worker.schedule.plan import EMPTY_PLAN, Plan
+from lockstep_worker.schedule.sampled import NOTHING_SAMPLED, Sampled
+from lockstep_worker.schedule.scheduler import Scheduler
+from lockstep_worker.schedule.sequence import Sequence
+from lockstep_worker.schedule.update import live_rows, update_requests
+from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest
+from lockstep_worker.wire.params import find_reason
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +50,10 @@ class Parts:
     """What a loop is made of; `source` is rank 0's, `publisher` the first rank's of each data replica."""
 
     comm: Comm
-    replica: Replica
+    topology: Topology
     router: Router
     scheduler: Scheduler
-    launcher: Launcher
+    runner: Runner
     detector: HangDetector
     metrics: RankMetrics
     source: Source | None
@@ -63,7 +66,7 @@ class Loop:
     Args:
         parts: its parts.
         max_model_len: the context limit, for new sequences.
-        overlap: launch before collecting the step before.
+        overlap: start a run before collecting the one of the step before.
         debug_checks: verify the block pool after every step.
     """
 
@@ -71,20 +74,20 @@ class Loop:
         self._parts = parts
         self._scheduler = parts.scheduler
         self._table = parts.scheduler.table
-        self._exchange = Exchange(parts.comm, parts.metrics, parts.replica.width)
+        self._exchange = Exchange(parts.comm, parts.metrics, parts.topology)
         self._bell = Bell(parts.comm)
         self._timer = StepTimer(parts.metrics)
         self._paths = Laps(parts.metrics.sampler_update_seconds)
-        self._reporter = Reporter(parts.scheduler, parts.metrics, parts.replica, parts.publisher)
+        self._reporter = Reporter(parts.scheduler, parts.metrics, parts.topology, parts.publisher)
         self._max_model_len = max_model_len
         self._overlap = overlap
         self._debug_checks = debug_checks
         self._beat_s = min(BEAT_S, parts.detector.timeout_s / 4) if parts.detector.timeout_s else BEAT_S
         self._step = 0
-        self.place = LOADING
+        self.position = LOADING
         """Where the loop stands; any thread may read it."""
         self._digest = 0
-        self._in_flight: Launched | None = None
+        self._in_flight: Run | None = None
         self._cancelled: list[int] = []
         self._closing = False
 
@@ -100,7 +103,7 @@ class Loop:
         """Say where the loop stands, for a hang's report; reads without locks."""
         scheduler = self._scheduler
         return (
-            f"in {self.place}, exchange {'posted' if self._exchange.posted else 'not posted'}, "
+            f"in {self.position}, exchange {'posted' if self._exchange.posted else 'not posted'}, "
             f"forward {'in flight' if self._in_flight else 'none'}, {scheduler.num_running} running, "
             f"{len(scheduler.waiting)} waiting, {scheduler.pool.num_free} free blocks"
         )
@@ -108,21 +111,23 @@ class Loop:
     def step(self, exchanged: Exchanged) -> Exchanged:
         """One step, from what the ranks exchanged to the exchange that opens the next."""
         self._timer.begin()
-        self._enter(Stage.ADMIT)
-        self._admit(self._parts.router.mine(exchanged))
+        self._route(exchanged)
         plan = self._schedule()
-        launched = self._launch(plan)
+        run = self._run(plan)
         self._post()
-        self._finish(self._in_flight if self._overlap else launched)
-        self._in_flight = launched if self._overlap else None
+        self._finish(self._in_flight if self._overlap else run)
+        self._in_flight = run if self._overlap else None
         self._reporter.step(plan, exchanged)
         self._parts.detector.checkpoint()
         return self._next()
 
-    def _enter(self, stage: Stage) -> None:
-        self.place = Place(self._step, stage)
+    def _enter(self, phase: Phase) -> None:
+        self.position = Position(self._step, phase)
 
-    def _admit(self, items: list[Inbound]) -> None:
+    def _route(self, exchanged: Exchanged) -> None:
+        """Queue the new requests that are this data replica's, and end those that were cancelled."""
+        self._enter(Phase.ROUTE)
+        items = self._parts.router.mine(exchanged)
         self._reporter.note_arrivals(items)
         for item in items:
             match item:
@@ -133,65 +138,62 @@ class Loop:
                         self._cancelled.append(item.handle)
                 case _:
                     self._closing = True
-        self._timer.mark("admit")
+        self._timer.leave(Phase.ROUTE)
 
-    def _schedule(self) -> Plan | None:
-        self._enter(Stage.SCHEDULE)
+    def _schedule(self) -> Plan:
+        self._enter(Phase.SCHEDULE)
         plan = self._scheduler.schedule()
         self._reporter.tell_started()
-        if plan is not None:
-            self._digest = zlib.crc32(plan.counts.tobytes(), zlib.crc32(plan.rows.tobytes(), self._digest))
-        self._timer.mark("schedule")
+        self._digest = zlib.crc32(plan.counts.tobytes(), zlib.crc32(plan.rows.tobytes(), self._digest))
+        self._timer.leave(Phase.SCHEDULE)
         return plan
 
-    def _launch(self, plan: Plan | None) -> Launched | None:
-        if plan is None:
+    def _run(self, plan: Plan) -> Run | None:
+        """Start a plan's run; None where there is nothing to run and no peer to run along with."""
+        if not self._parts.runner.takes_part(plan):
             return None
-        self._enter(Stage.FORWARD)
+        self._enter(Phase.FORWARD)
         self._timer.forward(end_of_forward=False)
-        launched = self._parts.launcher.launch(plan)
+        run = self._parts.runner.run(plan)
         self._timer.forward(end_of_forward=True)
-        self._timer.mark("launch")
-        return launched
+        self._timer.leave(Phase.FORWARD)
+        return run
 
-    def _finish(self, launched: Launched | None) -> None:
-        """Collect a launch, update the slot table and publish; then free what ended."""
-        self._enter(Stage.COLLECT)
-        sampled = self._collect(launched)
-        self._enter(Stage.UPDATE)
-        if sampled is not None:
-            sampled = self._update(sampled)
+    def _finish(self, run: Run | None) -> None:
+        """Collect a run, update the slot table and publish; then free what ended."""
+        sampled = NOTHING_SAMPLED if run is None else self._update(self._collect(run))
         self._publish(sampled)
-        for slot in () if sampled is None else sampled.rows[sampled.codes != 0].tolist():
+        for slot in sampled.rows[sampled.codes != 0].tolist():
             self._scheduler.finish(slot)
         if self._debug_checks:
             self._scheduler.pool.check()
 
-    def _collect(self, launched: Launched | None) -> Sampled | None:
-        if launched is None:
-            return None
-        sampled = live_rows(self._table, self._parts.launcher.collect(launched))
+    def _collect(self, run: Run) -> Sampled:
+        self._enter(Phase.COLLECT)
+        sampled = live_rows(self._table, self._parts.runner.collect(run))
         self._digest = zlib.crc32(sampled.tokens.tobytes(), self._digest)
-        self._timer.mark("collect")
+        self._timer.leave(Phase.COLLECT)
         return sampled
 
     def _update(self, sampled: Sampled) -> Sampled:
+        self._enter(Phase.UPDATE)
         self._paths.begin()
         sampled, batched = update_requests(self._table, sampled, self._paths.mark)
         self._paths.finish()
         metrics = self._parts.metrics
         metrics.sampler_requests_total[("batched", "")].inc(batched)
         for slot in sampled.rows[batched:].tolist():
-            reason = ineligible_reason(self._table.sequence(slot).params)
+            reason = find_reason(self._table.sequence(slot).params)
             metrics.sampler_requests_total[("per_request", reason)].inc()
-        self._timer.mark("update")
+        self._timer.leave(Phase.UPDATE)
         return sampled
 
-    def _publish(self, sampled: Sampled | None) -> None:
+    def _publish(self, sampled: Sampled) -> None:
+        self._enter(Phase.PUBLISH)
         if self._parts.publisher is not None:
             self._parts.publisher.publish(self._step, self._table.handle, sampled, self._cancelled)
         self._cancelled = []
-        self._timer.mark("publish")
+        self._timer.leave(Phase.PUBLISH)
 
     # --- the exchange, awake and parked -------------------------------------------------------------------------------
     def _post(self) -> bool:
@@ -202,7 +204,7 @@ class Loop:
         """
         source, scheduler = self._parts.source, self._scheduler
         self._step += 1
-        status = Status(
+        state = RankState(
             step=self._step,
             active=scheduler.num_requests,
             running=scheduler.num_running,
@@ -212,17 +214,17 @@ class Loop:
             routes=self._parts.router.digest,
         )
         items = source.take() if source else []
-        self._exchange.post(status, items)
-        self._timer.mark("exchange")
+        self._exchange.post(state, items)
+        self._timer.leave(Phase.EXCHANGE)
         return bool(items)
 
     def _next(self) -> Exchanged:
-        self._enter(Stage.EXCHANGE)
+        self._enter(Phase.EXCHANGE)
         start = time.perf_counter()
         exchanged = self._exchange.complete(wait_awake)
         self._parts.metrics.collective_wait_seconds[("exchange",)].observe(time.perf_counter() - start)
         self._parts.metrics.rank_skew_seconds.observe(exchanged.skew_s)
-        self._timer.mark("exchange")
+        self._timer.leave(Phase.EXCHANGE)
         self._timer.finish()
         return exchanged
 
@@ -232,7 +234,7 @@ class Loop:
         self._in_flight = None
         with self._parts.detector.pause("idle", beat=True):
             while True:
-                self._enter(Stage.IDLE)
+                self._enter(Phase.IDLE)
                 self._reporter.tell_progress(exchanged)
                 if self._parts.source is not None:
                     self._parts.source.wait(self._beat_s)
@@ -240,11 +242,11 @@ class Loop:
                 self._parts.detector.beat()
                 if not exchanged.idle:
                     return exchanged
-                self._reporter.count(None)
+                self._reporter.count(EMPTY_PLAN)
 
     def _park_exchange(self) -> Exchanged:
         brings_news = self._post()
-        self._enter(Stage.EXCHANGE)
+        self._enter(Phase.EXCHANGE)
         if brings_news:
             self._bell.ring()
             return self._exchange.complete(wait_awake)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import zmq
 
-from lockstep_worker.executor.slots import Int64
-from lockstep_worker.executor.update import Sampled
-from lockstep_worker.request import EngineDown, FinishCode, Outbound, Tokens
+from lockstep_worker.schedule.sampled import Sampled
+from lockstep_worker.schedule.sequence import Int64
+from lockstep_worker.wire.messages import EngineDown, FinishCode, Outbound, Tokens
 
 _encoder = msgspec.msgpack.Encoder()
-_NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Publisher:
         """Send one message."""
         self._socket.send(_encoder.encode(message))
 
-    def publish(self, step: int, handle_of: Int64, sampled: Sampled | None, cancelled: list[int]) -> None:
+    def publish(self, step: int, handle_of: Int64, sampled: Sampled, cancelled: list[int]) -> None:
         """Send a step's tokens and the ends of cancelled requests; nothing when there are none.
 
         Args:
@@ -63,14 +64,13 @@ class Publisher:
             sampled: the step's live tokens with their final codes.
             cancelled: handles that were cancelled in this step.
         """
-        columns = [_NOTHING if sampled is None else (handle_of[sampled.rows], sampled.tokens, sampled.codes)]
+        rows, tokens, codes = sampled.flatten()
+        columns: list[tuple[npt.NDArray[Any], ...]] = [(handle_of[rows], tokens, codes)]
         if cancelled:
             count = len(cancelled)
             columns.append((np.array(cancelled), np.full(count, -1), np.full(count, int(FinishCode.CANCELLED))))
         handles, tokens, codes = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-        logprobs = None
-        if sampled is not None and sampled.logprobs is not None:
-            logprobs = sampled.logprobs.pack(sampled.rows)
+        logprobs = None if sampled.logprobs is None else sampled.logprobs.pack(rows)
         if handles.size:
             self.send(Tokens.pack(self._rank, step, handles, tokens, codes, logprobs))
 

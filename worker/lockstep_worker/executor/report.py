@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 
-from lockstep_worker.dist.replica import Replica
-from lockstep_worker.executor.exchange import Column, Exchanged
+from lockstep_worker.executor.exchange import Exchanged
 from lockstep_worker.executor.idle import BEAT_S
 from lockstep_worker.executor.publish import Publisher
-from lockstep_worker.executor.scheduler import Plan, Scheduler
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.request import Cancel, Inbound, NewRequest, Progress, Started
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.topology import Topology
+from lockstep_worker.schedule.plan import Plan
+from lockstep_worker.schedule.scheduler import Scheduler
+from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest, Progress, Started
+
+_TOLD = ("active", "running", "free_blocks")
+"""What the frontend is told the sums of, over all data replicas."""
 
 
 class Reporter:
@@ -19,15 +23,15 @@ class Reporter:
     Args:
         scheduler: this rank's.
         metrics: this rank's.
-        replica: this rank's place in the group.
+        topology: this rank's.
         publisher: this rank's link to the frontend; None where the tokens are another rank's to publish.
     """
 
     def __init__(
-        self, scheduler: Scheduler, metrics: RankMetrics, replica: Replica, publisher: Publisher | None
+        self, scheduler: Scheduler, metrics: RankMetrics, topology: Topology, publisher: Publisher | None
     ) -> None:
         self._scheduler = scheduler
-        self._replica = replica
+        self._topology = topology
         self._pool = scheduler.pool
         self._metrics = metrics
         self._publisher = publisher
@@ -36,11 +40,11 @@ class Reporter:
         self._arrived_s: dict[int, float] = {}
         metrics.kv_blocks.set(self._pool.num_blocks)
 
-    def step(self, plan: Plan | None, exchanged: Exchanged) -> None:
+    def step(self, plan: Plan, exchanged: Exchanged) -> None:
         """Count a step with work and set the gauges to what it left; `exchanged` opened it."""
         self.count(plan)
         metrics, scheduler = self._metrics, self._scheduler
-        if plan is not None:
+        if not plan.is_empty:
             metrics.iteration_batch_size.observe(plan.rows.size)
             metrics.step_tokens_total.inc(int(plan.counts.sum()))
         metrics.requests_running.set(scheduler.num_running)
@@ -50,27 +54,26 @@ class Reporter:
         self._seen_preemptions = scheduler.num_preemptions
         self.tell_progress(exchanged)
 
-    def count(self, plan: Plan | None) -> None:
+    def count(self, plan: Plan) -> None:
         """Count a step by what it ran."""
         self._metrics.iterations_total[(_kind(plan),)].inc()
 
     def tell_progress(self, exchanged: Exchanged | None) -> None:
         """Have rank 0 tell the frontend, about once a second, that the group lives and what its replicas have to do."""
         now = time.monotonic()
-        if self._publisher is None or self._replica.index or now - self._told_at < BEAT_S / 2:
+        if self._publisher is None or self._topology.data.index or now - self._told_at < BEAT_S / 2:
             return
         self._told_at = now
-        blocks = self._replica.count * self._pool.num_blocks
+        blocks = self._topology.data.size * self._pool.num_blocks
         if exchanged is None:
             self._publisher.send(Progress(0, 0, 0, 0, blocks))
             return
-        totals = exchanged.rows[:: self._replica.width].sum(axis=0)
-        running = int(totals[Column.RUNNING])
-        waiting = int(totals[Column.ACTIVE]) - running
-        self._publisher.send(Progress(0, running, waiting, blocks - int(totals[Column.FREE_BLOCKS]), blocks))
+        totals = {name: int(exchanged.of_replicas(name, self._topology).sum()) for name in _TOLD}
+        waiting, used = totals["active"] - totals["running"], blocks - totals["free_blocks"]
+        self._publisher.send(Progress(0, totals["running"], waiting, used, blocks))
 
     def note_arrivals(self, items: list[Inbound]) -> None:
-        """Remember when requests were admitted, where they are published; only a histogram depends on it."""
+        """Remember when requests came, where they are published; only a histogram depends on it."""
         if self._publisher is None:
             return
         now = time.monotonic()
@@ -100,8 +103,8 @@ class Reporter:
             self._publisher.send(Started(list(found), list(found.values())))
 
 
-def _kind(plan: Plan | None) -> str:
-    if plan is None:
+def _kind(plan: Plan) -> str:
+    if plan.is_empty:
         return "empty"
     if plan.num_decodes == plan.rows.size:
         return "decode"

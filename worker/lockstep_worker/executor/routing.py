@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lockstep_worker.dist.comm import Comm
-from lockstep_worker.dist.replica import Replica
+from lockstep_worker.cache.pool import BlockPool
 from lockstep_worker.errors import RankDiverged
-from lockstep_worker.executor.exchange import Column, Exchanged
+from lockstep_worker.executor.exchange import Exchanged
 from lockstep_worker.executor.idle import wait_awake
-from lockstep_worker.metrics import RankMetrics
-from lockstep_worker.model.cache import BlockPool
-from lockstep_worker.request import Inbound, NewRequest
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.parallel.comm import Comm
+from lockstep_worker.parallel.topology import Topology
+from lockstep_worker.wire.messages import Inbound, NewRequest
 
 _GROUP_TOKENS = 64
 """Prompts of one list that begin with the same tokens are compared further: none of them is in a cache yet."""
@@ -125,17 +125,17 @@ class Router:
 
     Args:
         comm: the group.
-        replica: this rank's place in it.
+        topology: this rank's.
         pool: this rank's blocks.
         metrics: counts the gathers.
         cache_aware: whether what the prefix caches hold counts.
     """
 
     def __init__(
-        self, comm: Comm, replica: Replica, pool: BlockPool, metrics: RankMetrics, *, cache_aware: bool
+        self, comm: Comm, topology: Topology, pool: BlockPool, metrics: RankMetrics, *, cache_aware: bool
     ) -> None:
         self._comm = comm
-        self._replica = replica
+        self._topology = topology
         self._pool = pool
         self._metrics = metrics
         self._cache_aware = cache_aware
@@ -148,22 +148,21 @@ class Router:
         Raises:
             RankDiverged: ranks of one replica found different prefixes.
         """
-        if self._replica.count == 1:
+        if self._topology.data.size == 1:
             return exchanged.items
         requests = [item for item in exchanged.items if isinstance(item, NewRequest)]
         if not requests:
             if self._cache_aware:
                 self._metrics.collectives_total[("prefix_matches", "skipped")].inc()
             return exchanged.items
-        loads = [
-            Load(int(row[Column.ACTIVE]), int(row[Column.TOKENS])) for row in exchanged.rows[:: self._replica.width]
-        ]
+        held = (exchanged.of_replicas(name, self._topology).tolist() for name in ("active", "tokens"))
+        loads = [Load(requests, tokens) for requests, tokens in zip(*held, strict=True)]
         matches = self._gather_matches(requests) if self._cache_aware else [()] * len(requests)
         table = route(
             [Newcomer(one.handle, one.prompt, found) for one, found in zip(requests, matches, strict=True)], loads
         )
         self.digest = zlib.crc32(np.array(sorted(table.items()), dtype=np.int64).tobytes(), self.digest)
-        mine = self._replica.index
+        mine = self._topology.data.index
         return [item for item in exchanged.items if not isinstance(item, NewRequest) or table[item.handle] == mine]
 
     def _gather_matches(self, requests: list[NewRequest]) -> Sequence[Sequence[int]]:
@@ -175,7 +174,7 @@ class Router:
         self._metrics.collective_wait_seconds[("prefix_matches",)].observe(time.perf_counter() - start)
         self._metrics.collectives_total[("prefix_matches", "executed")].inc()
         self._metrics.collective_bytes_total[("prefix_matches",)].inc(row.nbytes)
-        found = pending.rows().reshape(self._replica.count, self._replica.width, row.size)
+        found = pending.rows().reshape(self._topology.data.size, self._topology.replica_size, row.size)
         if (found != found[:, :1]).any():
             raise RankDiverged("ranks of one replica found different prefixes in their caches")
         matches: list[list[int]] = found[:, 0].T.tolist()

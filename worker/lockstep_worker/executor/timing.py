@@ -1,6 +1,6 @@
-"""Where a step's time goes: host phases, paths of the update, and the bubble between two forwards.
+"""Where a step's time goes: its phases, the paths of the update, and the bubble between two forwards.
 
-On a CPU a forward runs in its launch, so the bubble is the host's time from the end of one launch to the start of the
+On a CPU a forward runs in its launch, so the bubble is the host's time from the end of one forward to the start of the
 next while there is work. It is forgotten whenever the group parks: an idle device is no bubble.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from lockstep_worker.instruments import Histogram
-from lockstep_worker.metrics import RankMetrics
+from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.metrics.instruments import Histogram
+from lockstep_worker.phase import Phase
 
 _clock = time.perf_counter
 
@@ -44,8 +45,11 @@ class Laps:
             self._histograms[(name,)].observe(seconds)
 
 
+_LABELS = {phase: phase.label for phase in Phase}
+
+
 class StepTimer(Laps):
-    """Stamps of one rank's steps, observed into its metrics; its laps are the host's phases.
+    """Stamps of one rank's steps, observed into its metrics; its laps are the loop's phases.
 
     Args:
         metrics: this rank's.
@@ -55,6 +59,10 @@ class StepTimer(Laps):
         super().__init__(metrics.iteration_host_seconds)
         self._metrics = metrics
         self._forward_end: float | None = None
+
+    def leave(self, phase: Phase) -> None:
+        """A phase ends here."""
+        self.mark(_LABELS[phase])
 
     def forward(self, end_of_forward: bool) -> None:
         """A forward starts or ends here; observes the bubble in between."""

@@ -29,7 +29,7 @@ def main() -> int:
         settings = read_settings(sys.stdin.buffer)
         setup_logs("frontend", settings.log_level)
         follow_parent(settings.parent_pid)
-        from lockstep_worker.frontend.server import serve  # noqa: PLC0415 (seconds, in which the parent may die)
+        from lockstep_worker.frontend.http.server import serve  # noqa: PLC0415 (seconds, in which the parent may die)
 
         return asyncio.run(serve(settings))
     except ConfigError as error:

@@ -17,11 +17,11 @@ from typing import Self
 import msgspec
 
 from lockstep_worker import contract
-from lockstep_worker.dist.address import find_own_host
-from lockstep_worker.dist.comm import Comm
 from lockstep_worker.health.bounded import run_bounded
-from lockstep_worker.health.place import Place, Stage
 from lockstep_worker.health.suspects import Answer, Silence, Verdict, judge
+from lockstep_worker.parallel.address import find_own_host
+from lockstep_worker.parallel.comm import Comm
+from lockstep_worker.phase import Phase, Position
 
 ASK_BOUND_S = 1.5
 """For all peers together; a lost first packet is sent again after one second."""
@@ -44,7 +44,7 @@ class _Health(msgspec.Struct, frozen=True):
 
     rank: int
     step: int
-    stage: str
+    phase: str
 
 
 class Peers:
@@ -68,24 +68,24 @@ class Peers:
         told = comm.gather_text(msgspec.json.encode(mine).decode())
         return cls(comm.rank, [msgspec.json.decode(text, type=Peer) for text in told])
 
-    def judge(self, place: Place, seen: str) -> Verdict:
+    def judge(self, position: Position, seen: str) -> Verdict:
         """Find out who is stuck, in bounded time; never raises.
 
         Args:
-            place: where this rank stands.
+            position: where this rank stands.
             seen: what it noticed, as the detector says it.
         """
-        outcome = run_bounded(lambda: self._judge(place, seen), ASK_BOUND_S + _MARGIN_S)
-        return outcome.value or Verdict(None, f"rank {self._rank} saw {seen}, in {place}")
+        outcome = run_bounded(lambda: self._judge(position, seen), ASK_BOUND_S + _MARGIN_S)
+        return outcome.value or Verdict(None, f"rank {self._rank} saw {seen}, in {position}")
 
-    def _judge(self, place: Place, seen: str) -> Verdict:
-        return judge(self.ask(place), self._rank, self._nodes, seen)
+    def _judge(self, position: Position, seen: str) -> Verdict:
+        return judge(self.ask(position), self._rank, self._nodes, seen)
 
-    def ask(self, place: Place, bound_s: float = ASK_BOUND_S) -> list[Answer]:
-        """Ask all others at once; return every rank's answer, by rank, with `place` as this rank's own."""
+    def ask(self, position: Position, bound_s: float = ASK_BOUND_S) -> list[Answer]:
+        """Ask all others at once; return every rank's answer, by rank, with `position` as this rank's own."""
         others = {rank: peer for rank, peer in enumerate(self._peers) if rank != self._rank}
         answers = asyncio.run(_ask_all(others, bound_s)) if others else {}
-        return [answers.get(rank, place) for rank in range(len(self._peers))]
+        return [answers.get(rank, position) for rank in range(len(self._peers))]
 
 
 def _find_address(bound: str, *, is_alone: bool) -> str:
@@ -126,12 +126,12 @@ async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
 
 
 def _read(answer: bytes, rank: int) -> Answer:
-    """Take a place out of an HTTP answer; another rank's, or no answer at all, says nothing about this one."""
+    """Take a position out of an HTTP answer; another rank's, or no answer at all, says nothing about this one."""
     if len(answer) > _LIMIT:
         return Silence.UNREACHABLE
     try:
         health = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=_Health)
-        place = Place(health.step, Stage[health.stage.upper()])
+        position = Position(health.step, Phase[health.phase.upper()])
     except (msgspec.MsgspecError, KeyError):
         return Silence.UNREACHABLE
-    return place if health.rank == rank else Silence.UNREACHABLE
+    return position if health.rank == rank else Silence.UNREACHABLE

@@ -16,8 +16,8 @@ from prometheus_client.exposition import choose_encoder
 
 from lockstep_worker import contract
 from lockstep_worker.health.hang import HangDetector
-from lockstep_worker.health.place import Place
 from lockstep_worker.health.readiness import Readiness
+from lockstep_worker.phase import Position
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class RankServer:
         registry: whose metrics are served.
         readiness: the rank's state; 200 while it is able to step, else 503.
         detector: says how long ago the last progress was.
-        place: says where the loop stands, without locks.
+        position: says where the loop stands, without locks.
         rank: this rank.
         host: address to listen on.
         port: port to listen on; 0 takes a free one.
@@ -54,14 +54,14 @@ class RankServer:
         registry: CollectorRegistry,
         readiness: Readiness,
         detector: HangDetector,
-        place: Callable[[], Place],
+        position: Callable[[], Position],
         *,
         rank: int,
         host: str,
         port: int,
     ) -> None:
         self._registry, self._readiness, self._detector = registry, readiness, detector
-        self._rank, self._place = rank, place
+        self._rank, self._position = rank, position
         self._http = _HttpServer((host, port), _handler_for(self._answer))
         self._thread = threading.Thread(target=self._http.serve_forever, name="rank-server", daemon=True)
 
@@ -94,14 +94,14 @@ class RankServer:
         return HTTPStatus.NOT_FOUND, "text/plain", b"not found\n"
 
     def _health(self) -> dict[str, object]:
-        place = self._place()
+        position = self._position()
         return {
             "rank": self._rank,
             "state": self._readiness.state.value,
             "secondsSinceProgress": self._detector.seconds_since_progress(),
             "paused": self._detector.paused,
-            "step": place.step,
-            "stage": place.stage.name.lower(),
+            "step": position.step,
+            "phase": position.phase.label,
         }
 
 

@@ -5,15 +5,15 @@ Knows nothing of requests, slots or sampling. Nothing here waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lockstep_worker.model.attention.protocol import AttentionBackend
-from lockstep_worker.model.batch import PackedBatch
-from lockstep_worker.model.kv import KVCache
+from lockstep_worker.attention.batch import PackedBatch
+from lockstep_worker.attention.choose import choose_backend
+from lockstep_worker.attention.protocol import AttentionBackend
+from lockstep_worker.cache.tensors import KVCache
 from lockstep_worker.model.probe import CacheShape
 
 
@@ -23,7 +23,6 @@ class Model:
     Args:
         network: the transformers causal language model, in evaluation mode, with our attention.
         shape: what the cache must hold a token.
-        backend: makes the attention for a KV cache.
         end_ids: the ids that end a text, from the model's configuration.
         device: where the weights are.
     """
@@ -33,7 +32,6 @@ class Model:
         network: Any,
         *,
         shape: CacheShape,
-        backend: Callable[[KVCache], AttentionBackend],
         end_ids: tuple[int, ...],
         device: torch.device,
     ) -> None:
@@ -48,8 +46,9 @@ class Model:
         self.dtype: torch.dtype = network.dtype
         self.device = device
         self._network = network
-        self._backend = backend
         self._attention: AttentionBackend | None = None
+        self.spare_block = 0
+        """The cache's block that no request ever gets; see `KVCache`."""
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Compute the bytes of one block, keys and values of all layers of this rank."""
@@ -67,11 +66,12 @@ class Model:
             dtype=self.dtype,
             device=self.device,
         )
-        self._attention = self._backend(kv)
+        self.spare_block = kv.spare_block
+        self._attention = choose_backend(kv)
 
     @torch.inference_mode()
     def forward(self, batch: PackedBatch) -> Tensor:
-        """Compute one step: write the batch's keys and values to the cache and return the wanted logits.
+        """Compute one forward: write the batch's keys and values to the cache and return the wanted logits.
 
         Args:
             batch: on this model's device.
@@ -85,7 +85,7 @@ class Model:
             position_ids=batch.positions[None],
             use_cache=False,
             logits_to_keep=batch.logit_rows,
-            lockstep_step=self._attention.step(batch),
+            lockstep_run=self._attention.prepare(batch),
         )
         logits: Tensor = output.logits[0]
         return logits.float()

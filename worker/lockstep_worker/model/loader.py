@@ -13,15 +13,15 @@ from accelerate import init_empty_weights  # type: ignore[import-untyped]
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging as hf_logging
 
+from lockstep_worker.attention.interface import NAME, register_attention
 from lockstep_worker.errors import ConfigError, UnsupportedModel
-from lockstep_worker.model.attention.interface import NAME, register_attention
-from lockstep_worker.model.attention.sdpa import SdpaBackend
 from lockstep_worker.model.forward import Model
-from lockstep_worker.model.parallel import Ranks, apply_plan, check_ranks
 from lockstep_worker.model.probe import probe_cache_shape
 from lockstep_worker.model.progress import Progress, show_bytes
 from lockstep_worker.model.shards import list_shards, load_shards
+from lockstep_worker.model.split.tensor import apply_plan, check_group
 from lockstep_worker.model.support import check_supported
+from lockstep_worker.parallel.topology import ALONE, Axis, Topology
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,7 @@ def load_model(
     *,
     device: torch.device,
     dtype: str = "auto",
-    tp_rank: int = 0,
-    tp_size: int = 1,
-    tp_group: Any = None,
+    topology: Topology = ALONE,
 ) -> Model:
     """Load one rank's part of a model; nothing is fetched from anywhere.
 
@@ -43,9 +41,8 @@ def load_model(
         path: folder with `config.json`, safetensors and, where the model has one, `generation_config.json`.
         device: where the weights go.
         dtype: `float32`, `float16`, `bfloat16`, or `auto` for the checkpoint's own.
-        tp_rank: this rank's place among those that share the weights.
-        tp_size: how many ranks share them; 1 never touches torch.distributed.
-        tp_group: their torch.distributed group; None for the default one.
+        topology: which part of the weights is this rank's, and the process groups that share them; a group of one never
+            touches torch.distributed.
 
     Raises:
         ConfigError: no model at the path, or an unknown dtype.
@@ -55,16 +52,16 @@ def load_model(
     register_attention()
     hf_logging.disable_progress_bar()  # a rank's log is no terminal
     config = AutoConfig.from_pretrained(path, local_files_only=True)
-    check_supported(config, tp_size)
+    check_supported(config, topology.tensor.size)
     size = show_bytes(sum(file.stat().st_size for file in files))
     log.info("weights: %s in %s", size, "1 file" if len(files) == 1 else f"{len(files)} files")
-    if tp_size == 1:
+    if topology.tensor.size == 1:
         network = _load_whole(path, device, DTYPES.get(dtype, "auto"))
     else:
-        network = _load_part(files, config, device, DTYPES.get(dtype), Ranks(tp_rank, tp_size, tp_group))
+        network = _load_part(files, config, device, DTYPES.get(dtype), topology.tensor)
     network.eval().requires_grad_(False)
     shape = probe_cache_shape(network, config.get_text_config(decoder=True).num_hidden_layers, device)
-    return Model(network, shape=shape, backend=SdpaBackend, end_ids=read_end_ids(path, config), device=device)
+    return Model(network, shape=shape, end_ids=read_end_ids(path, config), device=device)
 
 
 def read_end_ids(path: str, config: Any) -> tuple[int, ...]:
@@ -142,14 +139,14 @@ def _progress_in_log() -> Iterator[None]:
         hf_logging.set_tqdm_hook(before)
 
 
-def _load_part(files: list[Path], config: Any, device: torch.device, dtype: torch.dtype | None, ranks: Ranks) -> Any:
+def _load_part(files: list[Path], config: Any, device: torch.device, dtype: torch.dtype | None, axis: Axis) -> Any:
     """Build the model without weights, cut its layers by the plan, and read only this rank's parts."""
-    check_ranks(ranks)
+    check_group(axis)
     dtype = dtype or config.get_text_config(decoder=True).dtype or torch.float32
     with init_empty_weights(include_buffers=False):
         network = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
     if dtype != torch.float32 and (network._keep_in_fp32_modules or network._keep_in_fp32_modules_strict):
         raise UnsupportedModel(f"model type {config.model_type!r} mixes dtypes: tensor parallelism needs float32")
-    cuts = apply_plan(network, ranks)
+    cuts = apply_plan(network, axis)
     load_shards(network, files, cuts, device)
     return network.to(device)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lockstep_worker.attention.protocol import AttentionOptions
 from lockstep_worker.errors import UnsupportedModel
-from lockstep_worker.model.attention.protocol import AttentionOptions
 
 PROBE_TOKENS = 3
 
@@ -26,14 +26,14 @@ class CacheShape:
     head_dim: int
 
 
-class _ProbeStep:
-    """`AttentionStep` that notes the shapes of keys and values and attends to nothing."""
+class _ProbeRun:
+    """`AttentionRun` that notes the shapes of keys and values and attends to nothing."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, torch.Size, torch.Size]] = []
 
     def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, options: AttentionOptions) -> Tensor:
-        """See `AttentionStep.attend`."""
+        """See `AttentionRun.attend`."""
         self.seen.append((layer, k_TKD.shape, v_TKD.shape))
         return torch.zeros(*q_THD.shape[:2], v_TKD.shape[2], dtype=q_THD.dtype, device=q_THD.device)
 
@@ -47,17 +47,17 @@ def probe_cache_shape(network: torch.nn.Module, num_layers: int, device: torch.d
     Raises:
         UnsupportedModel: some layer does not attend exactly once, layers differ, or logits cannot be picked.
     """
-    step = _ProbeStep()
+    run = _ProbeRun()
     ids = torch.zeros(1, PROBE_TOKENS, dtype=torch.int64, device=device)
-    places = torch.arange(PROBE_TOKENS, device=device)[None]
-    rows = places[0, -1:]
-    output = network(input_ids=ids, position_ids=places, use_cache=False, logits_to_keep=rows, lockstep_step=step)
+    positions = torch.arange(PROBE_TOKENS, device=device)[None]
+    rows = positions[0, -1:]
+    output = network(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=rows, lockstep_run=run)
     if output.logits.shape[:2] != (1, 1):
         raise UnsupportedModel(f"of {PROBE_TOKENS} tokens it cannot give the logits of one only")
-    layers = [layer for layer, _, _ in step.seen]
+    layers = [layer for layer, _, _ in run.seen]
     if layers != list(range(num_layers)):
         raise UnsupportedModel(f"of its {num_layers} layers these attend through the engine, in this order: {layers}")
-    shapes = {shape for _, k_shape, v_shape in step.seen for shape in (k_shape, v_shape)}
+    shapes = {shape for _, k_shape, v_shape in run.seen for shape in (k_shape, v_shape)}
     if len(shapes) != 1:
         raise UnsupportedModel(f"keys and values differ in shape across layers: {sorted(map(tuple, shapes))}")
     _, kv_heads, head_dim = shapes.pop()

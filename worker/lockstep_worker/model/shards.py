@@ -16,8 +16,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from lockstep_worker.errors import ConfigError, UnsupportedModel
-from lockstep_worker.model.parallel import Cut, take
 from lockstep_worker.model.progress import Progress, show_bytes
+from lockstep_worker.model.split.tensor import Cut, take
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM
 
 from lockstep_worker.errors import UnsupportedModel
-from lockstep_worker.model.parallel import count_kv_heads
+from lockstep_worker.model.split.tensor import count_kv_heads
 
 SERVED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
@@ -29,12 +29,12 @@ REFUSED_SETTINGS = {
 }
 
 
-def check_supported(config: Any, tp_size: int = 1) -> None:
+def check_supported(config: Any, tensor_parallel: int = 1) -> None:
     """Refuse a model that this engine cannot serve right.
 
     Args:
         config: the model's transformers configuration, as loaded.
-        tp_size: ranks that share the model's weights.
+        tensor_parallel: ranks that share the model's weights.
 
     Raises:
         UnsupportedModel: names the model's type and every reason.
@@ -43,7 +43,7 @@ def check_supported(config: Any, tp_size: int = 1) -> None:
     reasons = [reason for name, reason in REFUSED_SETTINGS.items() if _is_set(config, text, name)]
     reasons += _class_reasons(text)
     reasons += _layer_reasons(text)
-    reasons += _head_reasons(text, tp_size)
+    reasons += _head_reasons(text, tensor_parallel)
     if reasons:
         raise UnsupportedModel(f"model type {config.model_type!r} cannot be served: {'; '.join(reasons)}")
 
@@ -82,14 +82,16 @@ def _rope_types(parameters: dict[str, Any]) -> set[str]:
     return {str(one.get("rope_type", "default")) for one in [parameters, *nested]}
 
 
-def _head_reasons(text: Any, tp_size: int) -> list[str]:
+def _head_reasons(text: Any, tensor_parallel: int) -> list[str]:
     heads = getattr(text, "num_attention_heads", None)
     if not isinstance(heads, int):
         return ["its layers do not all have the same attention heads"]
     reasons = []
-    if heads % tp_size:
-        reasons.append(f"its {heads} attention heads do not divide by tensor parallelism {tp_size}")
+    if heads % tensor_parallel:
+        reasons.append(f"its {heads} attention heads do not divide by tensor parallelism {tensor_parallel}")
     kv_heads = count_kv_heads(text)
-    if kv_heads % tp_size and tp_size % kv_heads:  # fewer heads than ranks: several ranks hold the same one
-        reasons.append(f"its {kv_heads} KV heads are neither a multiple nor a divisor of tensor parallelism {tp_size}")
+    is_shared = tensor_parallel % kv_heads == 0  # fewer heads than ranks: several ranks hold the same one
+    if kv_heads % tensor_parallel and not is_shared:
+        size = tensor_parallel
+        reasons.append(f"its {kv_heads} KV heads are neither a multiple nor a divisor of tensor parallelism {size}")
     return reasons

@@ -1,22 +1,28 @@
 """The device half of the slot table: what sampling and finishing need of every request, one row a slot.
 
-Rows are staged at admission and go to the device together, before the next forward, in two copies however many they
-are; they are read by index, and nothing here is per step. Host counts say which steps of the sampler nobody needs, so
-that a greedy batch pays for an arg-max and nothing else.
+Rows of newcomers go to the device together, before the next run, in two copies however many they are; they are read by
+index, and nothing here is per step. The columns of one number type are views of one table, laid out by name:
+
+    integers  last_token  length  limit  min_length  top_k  seed  end_ids[16]     stop_token_ids[16]
+    slot 3    9           5       35     3           0      71    2 -1 -1 ... -1  -1 -1 ... -1
+    floats    temperature  top_p  min_p  repetition_penalty  presence_penalty  frequency_penalty
+    slot 3    0.7          0.9    0.0    1.0                 0.0               0.0
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lockstep_worker.request import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams
 from lockstep_worker.sampling.counts import TokenCounts
+from lockstep_worker.schedule.sequence import Sequence
+from lockstep_worker.wire.params import MAX_LOGIT_BIAS, PARAMETERS, list_needs
 
 NO_TOKEN = -1
 MAX_BIAS = 100.0
@@ -24,51 +30,31 @@ FORCED = 1e5
 """What a bias of 100 adds: more than logits differ by, and little enough that forced ids keep their order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """Which parts of the sampler some row of a batch asks for; known on the host, so that no device sync decides it."""
+class _Column(NamedTuple):
+    """One column of a staged row: how wide it is, and what a newcomer's row has there."""
 
-    sampling: bool
-    truncation: bool
-    min_tokens: bool
-    bias: bool = False
-    penalties: bool = False
+    width: int
+    read: Callable[[Sequence], Any]
+    """A number, or a tuple of at most `width`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """A row on its way to the device."""
+def _declared(dtype: str) -> dict[str, _Column]:
+    """The columns that parameters declare for themselves."""
+    return {
+        name: _Column(one.width, attrgetter(f"params.{name}"))
+        for name, one in PARAMETERS.items()
+        if one.column == dtype
+    }
 
-    params: SamplingParams
-    tokens: npt.NDArray[np.int32]
-    prompt_length: int
-    limit: int
 
-    def integers(self) -> tuple[int, ...]:
-        """In the order of `Columns`."""
-        params = self.params
-        return (
-            int(self.tokens[-1]),
-            self.tokens.size,
-            self.limit,
-            self.prompt_length + params.min_tokens,
-            params.top_k,
-            params.seed,
-            *_padded(params.end_ids),
-            *_padded(params.stop_token_ids),
-        )
-
-    def floats(self) -> tuple[float, ...]:
-        """In the order of `Columns`."""
-        params = self.params
-        return (
-            params.temperature,
-            params.top_p,
-            params.min_p,
-            params.repetition_penalty,
-            params.presence_penalty,
-            params.frequency_penalty,
-        )
+_STATE = {
+    "last_token": _Column(1, lambda sequence: int(sequence.tokens[-1])),
+    "length": _Column(1, lambda sequence: sequence.tokens.size),
+    "limit": _Column(1, attrgetter("limit")),
+    "min_length": _Column(1, lambda sequence: sequence.prompt_length + sequence.params.min_tokens),
+}
+_INTEGERS = {**_STATE, **_declared("int64")}
+_FLOATS = _declared("float32")
 
 
 class Columns:
@@ -80,25 +66,31 @@ class Columns:
         vocab_size: V.
     """
 
+    last_token: Tensor
+    """int64 [S]: a decode reads its newest token here, so that it need not travel to the host and back."""
+    length: Tensor
+    """int64 [S], the newest token included."""
+    limit: Tensor
+    """int64 [S]: the length that ends with LENGTH."""
+    min_length: Tensor
+    """int64 [S]: below it no end id is drawn."""
+    top_k: Tensor
+    seed: Tensor
+    end_ids: Tensor
+    """int64 [S, 16], as `stop_token_ids`; `NO_TOKEN` where there is none."""
+    stop_token_ids: Tensor
+    temperature: Tensor
+    """float32 [S], as all that follow."""
+    top_p: Tensor
+    min_p: Tensor
+    repetition_penalty: Tensor
+    presence_penalty: Tensor
+    frequency_penalty: Tensor
+
     def __init__(self, num_slots: int, device: torch.device, vocab_size: int) -> None:
         self.device = device
-        ids = MAX_STOP_TOKEN_IDS
-        self._integers = torch.zeros((num_slots, 6 + 2 * ids), dtype=torch.int64, device=device)
-        # last_token: a decode reads its newest token here, so that it need not travel to the host and back.
-        # length counts it; limit is the length that ends with LENGTH; below min_length no end id is drawn.
-        self.last_token, self.length, self.limit, self.min_length, self.top_k, self.seed = self._integers[:, :6].unbind(
-            1
-        )
-        self.end_ids, self.stop_ids = self._integers[:, 6:].chunk(2, dim=1)
-        self._floats = torch.zeros((num_slots, 6), dtype=torch.float32, device=device)
-        (
-            self.temperature,
-            self.top_p,
-            self.min_p,
-            self.repetition_penalty,
-            self.presence_penalty,
-            self.frequency_penalty,
-        ) = self._floats.unbind(1)
+        self._integers = self._lay_out(_INTEGERS, num_slots, torch.int64)
+        self._floats = self._lay_out(_FLOATS, num_slots, torch.float32)
         self.finished = torch.zeros(num_slots, dtype=torch.uint8, device=device)
         """The finish code once the device has set it: the row's later tokens mean nothing."""
         self.bias_ids = torch.full((num_slots, MAX_LOGIT_BIAS), NO_TOKEN, device=device)
@@ -106,37 +98,34 @@ class Columns:
         """What is added to the logits of `bias_ids`; 0 where there is none."""
         self.counts = TokenCounts(num_slots, vocab_size, device)
         self._biased: set[int] = set()
-        self._staged: dict[int, _Staged] = {}
 
-    def stage(
-        self, slot: int, params: SamplingParams, *, tokens: npt.NDArray[np.int32], prompt_length: int, limit: int
-    ) -> None:
-        """Note a row's new owner; `flush` overwrites all that its former owner left. Touches no device.
+    def _lay_out(self, layout: Mapping[str, _Column], num_slots: int, dtype: torch.dtype) -> Tensor:
+        """Make the table of one number type, and name its parts."""
+        table = torch.zeros((num_slots, sum(column.width for column in layout.values())), dtype=dtype).to(self.device)
+        parts = torch.split(table, [column.width for column in layout.values()], dim=1)
+        for (name, column), part in zip(layout.items(), parts, strict=True):
+            setattr(self, name, part if column.width > 1 else part[:, 0])
+        return table
+
+    def admit(self, newcomers: Mapping[int, Sequence]) -> None:
+        """Write the rows of newcomers, behind all that the device was told before.
 
         Args:
-            slot: the row.
-            params: the request's parameters.
-            tokens: all tokens known so far; more than the prompt after a preemption.
-            prompt_length: tokens of the prompt; `min_tokens` and the output's penalties count from here.
-            limit: the length that ends the request.
+            newcomers: by slot; after a preemption with more tokens than the prompt. All that a slot's former owner left
+                is overwritten.
         """
-        self._staged[slot] = _Staged(params, tokens, prompt_length, limit)
-
-    def flush(self) -> None:
-        """Write the staged rows, behind all that the device was told before."""
-        if not self._staged:
+        if not newcomers:
             return
-        staged, self._staged = self._staged, {}
-        rows = upload(np.fromiter(staged, dtype=np.int64, count=len(staged)), self.device)
-        integers = np.array([row.integers() for row in staged.values()], dtype=np.int64)
-        floats = np.array([row.floats() for row in staged.values()], dtype=np.float32)
+        rows = upload(np.fromiter(newcomers, dtype=np.int64, count=len(newcomers)), self.device)
+        integers = np.array([_write_row(_INTEGERS, one) for one in newcomers.values()], dtype=np.int64)
+        floats = np.array([_write_row(_FLOATS, one) for one in newcomers.values()], dtype=np.float32)
         self._integers.index_copy_(0, rows, upload(integers, self.device))
         self._floats.index_copy_(0, rows, upload(floats, self.device))
         self.finished.index_fill_(0, rows, 0)
-        for slot, row in staged.items():
-            self._write_bias(slot, row.params.logit_bias)
-            if asks_for_penalties(row.params):
-                self.counts.fill(slot, row.tokens, row.prompt_length)
+        for slot, sequence in newcomers.items():
+            self._write_bias(slot, sequence.params.logit_bias)
+            if "penalties" in list_needs(sequence.params):
+                self.counts.fill(slot, sequence.tokens, sequence.prompt_length)
             else:
                 self.counts.clear(slot)
 
@@ -160,13 +149,15 @@ def upload(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     return tensor
 
 
-def asks_for_penalties(params: SamplingParams) -> bool:
-    """Say whether the counts of a request's tokens matter."""
-    return params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
-
-
-def _padded(ids: tuple[int, ...]) -> tuple[int, ...]:
-    return (*ids, *(NO_TOKEN,) * (MAX_STOP_TOKEN_IDS - len(ids)))
+def _write_row(layout: Mapping[str, _Column], sequence: Sequence) -> list[Any]:
+    row: list[Any] = []
+    for width, read in layout.values():
+        value = read(sequence)
+        if width == 1:
+            row.append(value)
+        else:
+            row += (*value, *(NO_TOKEN,) * (width - len(value)))
+    return row
 
 
 def _addend(value: float) -> float:

@@ -18,7 +18,7 @@ BANNED = float("-inf")
 
 
 def add_bias(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
-    """Add each row's biases; unused places add zero to column 0."""
+    """Add each row's biases; unused entries add zero to column 0."""
     return logits_nV.scatter_add(1, columns.bias_ids[rows].clamp(min=0), columns.bias[rows])
 
 
@@ -36,10 +36,17 @@ def penalize(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
     return logits_nV - columns.presence_penalty[rows].unsqueeze(1) * (generated > 0)
 
 
-def ban_end_ids(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
-    """Ban every id that would end a row which is still shorter than its `min_length`."""
-    ids = torch.cat((columns.end_ids[rows], columns.stop_ids[rows]), dim=1)
-    early = (columns.length[rows] < columns.min_length[rows]).unsqueeze(1)
+def ban_end_ids(logits_nV: Tensor, rows: Tensor, lengths: Tensor, columns: Columns) -> Tensor:
+    """Ban every id that would end a row which is still shorter than its `min_length`.
+
+    Args:
+        logits_nV: float32 [n, V].
+        rows: int64 [n], their slots.
+        lengths: int64 [n], the row's length before the draw.
+        columns: the device columns.
+    """
+    ids = torch.cat((columns.end_ids[rows], columns.stop_token_ids[rows]), dim=1)
+    early = (lengths < columns.min_length[rows]).unsqueeze(1)
     banned = torch.zeros_like(logits_nV, dtype=torch.bool)
     # Unused ids are written to column 0 with False; a real ban of column 0 must survive them, hence the amax.
     valid = (ids != NO_TOKEN) & early

@@ -26,16 +26,15 @@ class TopLogprobs:
         return TopLogprobs(*(tensor.to("cpu", non_blocking=True) for tensor in (self.drawn, self.ids, self.values)))
 
 
-def top_logprobs(logits_nV: Tensor, tokens: Tensor, places: Tensor, width: int) -> TopLogprobs:
-    """Work out the logprobs of some rows.
+def top_logprobs(logits_mV: Tensor, tokens: Tensor, width: int) -> TopLogprobs:
+    """Work out the logprobs of the rows that ask.
 
     Args:
-        logits_nV: float32 [n, V], as the model gave them.
-        tokens: int64 [n], the tokens drawn.
-        places: int64 [m], which of the n rows.
+        logits_mV: float32 [m, V], as the model gave them.
+        tokens: int64 [m], the tokens drawn.
         width: K, at most V.
     """
-    logprobs = logits_nV[places].log_softmax(dim=1)
-    drawn = logprobs.gather(1, tokens[places].unsqueeze(1)).squeeze(1)
+    logprobs = logits_mV.log_softmax(dim=1)
+    drawn = logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
     values, ids = logprobs.topk(width, dim=1)
     return TopLogprobs(drawn, ids.int(), values)

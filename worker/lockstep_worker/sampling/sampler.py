@@ -1,4 +1,4 @@
-"""Draw one token a row, and close the row's step on the device.
+"""Draw a row's tokens, one or, with drafts, several, and close the row's step on the device.
 
 The draw is keyed by (seed, token index) and nothing else: a request gets the same tokens alone, in any batch, after a
 preemption and on any rank. Source of the idea: the Gumbel-max trick over a counter-based generator (Salmon et al.,
@@ -7,12 +7,16 @@ preemption and on any rank. Source of the idea: the Gumbel-max trick over a coun
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from lockstep_worker.sampling.columns import Columns, Needs
+from lockstep_worker.sampling.columns import Columns
 from lockstep_worker.sampling.finish import finish_codes
 from lockstep_worker.sampling.logits import add_bias, ban_end_ids, penalize, scale, truncate
+from lockstep_worker.sampling.verify import Draws, count_kept
+from lockstep_worker.wire.params import Needs
 
 
 def _signed(value: int) -> int:
@@ -24,8 +28,25 @@ _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
 
 
-def sample(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> tuple[Tensor, Tensor]:
-    """Draw, append and finish: the whole device side of a step after its forward.
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a run drew, on the device. R rows of at most W tokens each."""
+
+    tokens_RW: Tensor
+    """int64: a row's tokens first"""
+    counts: Tensor | None
+    """int64 [R], how many of them each row brings; None where W is 1 and so is each count"""
+    codes: Tensor
+    """uint8 [R]: `FinishCode` with a row's last token"""
+
+    def to_host(self) -> Drawn:
+        """Start the way to the host; the result may be read once the device has come so far."""
+        counts = None if self.counts is None else self.counts.to("cpu", non_blocking=True)
+        return Drawn(self.tokens_RW.to("cpu", non_blocking=True), counts, self.codes.to("cpu", non_blocking=True))
+
+
+def sample(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> Drawn:
+    """Draw one token a row, append and finish: the whole device side of a step after its forward.
 
     Args:
         logits_nV: float32 [n, V] on the columns' device.
@@ -34,36 +55,78 @@ def sample(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> t
         needs: what some row asks for.
 
     Returns:
-        tokens int64 [n] and finish codes uint8 [n]. A row that had finished before keeps its state; what is
-        returned for it means nothing, and the host drops it.
+        A row that had finished before keeps its state; what is returned for it means nothing, and the host drops it.
     """
-    tokens = draw(logits_nV, rows, columns, needs)
+    length = columns.length[rows]
+    tokens = draw(logits_nV, rows, length, columns, needs)
     before = columns.finished[rows]
     alive = before == 0
-    columns.length[rows] += alive.long()
-    codes = torch.where(alive, finish_codes(tokens, rows, columns), before)
+    length = length + alive.long()
+    columns.length[rows] = length
+    codes = torch.where(alive, finish_codes(tokens, length, rows, columns), before)
     columns.last_token[rows] = torch.where(alive, tokens, columns.last_token[rows])
     columns.finished[rows] = codes
     if needs.penalties:
         columns.counts.add(rows, tokens, alive)
-    return tokens, codes
+    return Drawn(tokens.unsqueeze(1), None, codes)
 
 
-def draw(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> Tensor:
-    """Draw one token a row: int64 [n]; rows with temperature 0 get the arg-max, the lowest id on ties."""
+def sample_drafted(logits_nV: Tensor, rows: Tensor, draws: Draws, columns: Columns, needs: Needs) -> Drawn:
+    """Draw for rows of which some have drafts, and keep what they would have drawn one token a run.
+
+    Args:
+        logits_nV: float32 [n, V], a row's draws behind one another.
+        rows: int64 [R], the slots that sample in this step, each once.
+        draws: where each of the n draws belongs.
+        columns: as in `sample`.
+        needs: what some row asks for; rows that ask for penalties have no drafts.
+    """
+    length = columns.length[draws.rows] + draws.offsets
+    tokens = draw(logits_nV, draws.rows, length, columns, needs)
+    codes = finish_codes(tokens, length + 1, draws.rows, columns)
+    tokens_RW = torch.zeros_like(draws.drafts_RW)
+    tokens_RW.view(-1)[draws.cells] = tokens
+    codes_RW = torch.zeros_like(tokens_RW, dtype=torch.uint8)
+    codes_RW.view(-1)[draws.cells] = codes
+    counts = count_kept(tokens_RW, codes_RW, draws.drafts_RW)
+    last = (counts - 1).unsqueeze(1)
+    newest, ended = tokens_RW.gather(1, last)[:, 0], codes_RW.gather(1, last)[:, 0]
+    before = columns.finished[rows]
+    alive = before == 0
+    columns.length[rows] += counts * alive
+    columns.last_token[rows] = torch.where(alive, newest, columns.last_token[rows])
+    columns.finished[rows] = torch.where(alive, ended, before)
+    if needs.penalties:
+        columns.counts.add(rows, newest, alive)
+    return Drawn(tokens_RW, counts, columns.finished[rows])
+
+
+def draw(logits_nV: Tensor, rows: Tensor, lengths: Tensor, columns: Columns, needs: Needs) -> Tensor:
+    """Draw one token for each row of logits; with temperature 0 the arg-max, the lowest id on ties.
+
+    Args:
+        logits_nV: float32 [n, V].
+        rows: int64 [n], whose parameters hold.
+        lengths: int64 [n], the tokens before each draw, which is the draw's index.
+        columns: the device columns.
+        needs: what some row asks for.
+
+    Returns:
+        int64 [n].
+    """
     if needs.bias:
         logits_nV = add_bias(logits_nV, rows, columns)
     if needs.penalties:
         logits_nV = penalize(logits_nV, rows, columns)
     if needs.min_tokens:
-        logits_nV = ban_end_ids(logits_nV, rows, columns)
+        logits_nV = ban_end_ids(logits_nV, rows, lengths, columns)
     greedy = logits_nV.argmax(dim=1)
     if not needs.sampling:
         return greedy
     shaped = scale(logits_nV, rows, columns)
     if needs.truncation:
         shaped = truncate(shaped, rows, columns)
-    noise = exponential_noise(columns.seed[rows], columns.length[rows], shaped.shape[1])
+    noise = exponential_noise(columns.seed[rows], lengths, shaped.shape[1])
     drawn = (shaped - noise.log()).argmax(dim=1)
     return torch.where(columns.temperature[rows] > 0, drawn, greedy)
 

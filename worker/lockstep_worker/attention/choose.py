@@ -1,0 +1,40 @@
+"""Which attention backend a rank uses: the one place that knows them all, the device and the model."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from lockstep_worker.attention.protocol import AttentionBackend
+from lockstep_worker.attention.sdpa import SdpaBackend
+from lockstep_worker.cache.tensors import KVCache
+
+log = logging.getLogger(__name__)
+
+
+class BackendKind(Protocol):
+    """A backend before it is made."""
+
+    name: str
+    """In one word, for the log."""
+
+    def __call__(self, kv: KVCache) -> AttentionBackend:
+        """Make it for a cache."""
+
+    def serves(self, kv: KVCache) -> bool:
+        """Whether it can attend over a cache of this device, dtype and head size."""
+
+
+BACKENDS: tuple[BackendKind, ...] = (SdpaBackend,)
+"""The fastest first; the last one, the reference, serves every cache."""
+
+
+def choose_backend(kv: KVCache) -> AttentionBackend:
+    """Make the first backend that serves a cache.
+
+    Args:
+        kv: the cache; its device is the rank's, its dtype and head size are the model's.
+    """
+    kind = next(kind for kind in BACKENDS if kind.serves(kv))
+    log.info("attention: %s", kind.name)
+    return kind(kv)

@@ -1,0 +1,6 @@
+"""The device room: a plan of host integers becomes one forward with sampling behind it, and comes back as tokens.
+
+Read `runner` (run, collect), then `pack` (rows of the slot table behind one another), `buffers` (memory that outlives a
+run) and `capacity` (what fits where). Features stay out of the runner: what a request asks for is the sampler's
+business, what a layer asks for the attention backend's. Room for what comes: `graphs` (capture, pad, replay), `warmup`.
+"""

@@ -1,0 +1,58 @@
+"""Memory for a run's inputs that outlives the run: allocated once, at its largest, and filled anew each time.
+
+A run's input lies at the same address every time, which a captured graph needs, and a GPU's copies start from pinned
+memory that is not allocated in the middle of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+_HOST_COPIES = 2
+"""A run's copies may still be under way when the next run is packed, but not when the one after that is: by then the
+first one's tokens were collected. So two runs' host memory is kept apart. On the device one is enough, for runs follow
+one another there."""
+
+
+class Buffers:
+    """Named inputs of a run, on the host and on the device.
+
+    Args:
+        sizes: the most elements and the number type of each.
+        device: where the runs are.
+    """
+
+    def __init__(self, sizes: Mapping[str, tuple[int, type[np.generic]]], device: torch.device) -> None:
+        self._device = device
+        self._turn = 0
+        self._host: dict[str, list[Tensor]] = {}
+        self._on_device: dict[str, Tensor] = {}
+        is_remote = device.type == "cuda"
+        for name, (size, kind) in sizes.items():
+            make = [torch.from_numpy(np.zeros(size, dtype=kind)) for _ in range(_HOST_COPIES if is_remote else 1)]
+            self._host[name] = [host.pin_memory() for host in make] if is_remote else make
+            self._on_device[name] = make[0].to(device) if is_remote else make[0]
+
+    def turn(self) -> None:
+        """Another run is packed from here on."""
+        self._turn += 1
+
+    def fill(self, name: str, array: npt.NDArray[Any]) -> Tensor:
+        """Copy an array into a named input, once a run, without waiting for the device.
+
+        Returns:
+            The input on the device, of the array's shape; it holds until the input is filled again.
+        """
+        hosts = self._host[name]
+        host = hosts[self._turn % len(hosts)][: array.size].view(array.shape)
+        host.numpy()[...] = array
+        own = self._on_device[name][: array.size].view(array.shape)
+        if own.device != host.device:
+            own.copy_(host, non_blocking=True)
+        return own

@@ -1,0 +1,117 @@
+"""A plan's rows laid behind one another, as one forward takes them. Numpy on the host; the device gets finished arrays.
+
+Of the rows of `schedule/plan`'s example, with blocks of 16 tokens, T is 348:
+
+    row       3     0 0 0       7 ... 7   5 ... 5
+    position  812   45 46 47    0 ... 255 512 ... 599
+    logits    x     x  x  x                         x
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lockstep_worker.attention.batch import HostBatch, PackedBatch
+from lockstep_worker.runner.buffers import Buffers
+from lockstep_worker.schedule.plan import Plan
+from lockstep_worker.schedule.sequence import Int32, Int64
+from lockstep_worker.schedule.slots import SlotTable
+
+
+class Packer:
+    """Packs plans. T tokens, S rows, M most blocks of a row in the plan, n draws.
+
+    Args:
+        table: where the rows are.
+        block_size: tokens of a block.
+        max_num_tokens: the most tokens of a plan.
+        spare_block: the cache's block that is nobody's.
+        last_token: int64 [slots], on the device: a decode's newest token never leaves it.
+    """
+
+    def __init__(
+        self, table: SlotTable, block_size: int, max_num_tokens: int, spare_block: int, last_token: Tensor
+    ) -> None:
+        self._table = table
+        self._block_size = block_size
+        self._spare_block = spare_block
+        self._last_token = last_token
+        sizes: dict[str, tuple[int, type[np.generic]]] = {
+            "known": (max_num_tokens, np.int64),
+            "decodes": (table.num_slots, np.int64),
+            "decode_starts": (table.num_slots, np.int64),
+            "positions": (max_num_tokens, np.int64),
+            "slot_mapping": (max_num_tokens, np.int64),
+            "block_tables": (table.block_table.size, np.int32),
+            "logit_rows": (max_num_tokens, np.int64),
+            "rows": (table.num_slots, np.int64),
+        }
+        self._buffers = Buffers(sizes, last_token.device)
+
+    def pack(self, plan: Plan) -> PackedBatch:
+        """Lay a plan's rows behind one another; one without rows becomes a token that is nobody's."""
+        self._buffers.turn()
+        if plan.is_empty:
+            return self._pack_nobody()
+        table, size, fill = self._table, self._block_size, self._buffers.fill
+        ends = np.cumsum(plan.counts, dtype=np.int64)
+        query_start = np.concatenate((np.zeros(1, dtype=np.int64), ends))
+        owner = np.repeat(np.arange(plan.rows.size), plan.counts)  # [T]
+        positions: Int64 = np.arange(query_start[-1]) - query_start[owner] + plan.starts[owner]  # [T]
+        slots = plan.rows[owner]  # [T]
+        host = HostBatch(query_start, plan.starts + plan.counts)
+        width = -(-host.max_context // size)
+        slot_mapping = table.block_table[slots, positions // size].astype(np.int64) * size + positions % size
+        return PackedBatch(
+            host=host,
+            input_ids=self._input_ids(plan, query_start, slots, positions),
+            positions=fill("positions", positions),
+            slot_mapping=fill("slot_mapping", slot_mapping),
+            block_tables=fill("block_tables", table.block_table[plan.rows, :width]),
+            logit_rows=fill("logit_rows", _logit_rows(plan, ends)),
+        )
+
+    def _pack_nobody(self) -> PackedBatch:
+        """Layers take no batch of no tokens, so a run without rows computes one, in the spare block; nobody reads it."""
+        fill = self._buffers.fill
+        zero, nowhere = np.zeros(1, dtype=np.int64), np.full(1, self._spare_block * self._block_size)
+        return PackedBatch(
+            host=HostBatch(np.array([0, 1]), np.ones(1, dtype=np.int32)),
+            input_ids=fill("known", zero),
+            positions=fill("positions", zero),
+            slot_mapping=fill("slot_mapping", nowhere),
+            block_tables=fill("block_tables", np.array([[self._spare_block]], dtype=np.int32)),
+            logit_rows=fill("logit_rows", zero[:0]),
+        )
+
+    def upload_rows(self, rows: Int32) -> Tensor:
+        """Return the slots that sample, on the device: int64 [rows]."""
+        return self._buffers.fill("rows", rows)
+
+    def _input_ids(self, plan: Plan, query_start: Int64, slots: Int32, positions: Int64) -> Tensor:
+        """Decodes read their newest token on the device; drafts and prompts come from the host."""
+        count = plan.num_decodes
+        newest = self._last_token[self._buffers.fill("decodes", plan.rows[:count])]
+        if count == slots.size:
+            return newest
+        decoded = int(query_start[count])  # tokens of all decodes, drafts included
+        known = self._table.tokens[slots[decoded:], positions[decoded:]]
+        if decoded == count:
+            return torch.cat((newest, self._buffers.fill("known", known)))
+        starts = query_start[:count]
+        behind = np.arange(decoded) - np.repeat(starts, plan.counts[:count])  # 0 is the newest token, 1 the first draft
+        drafts = self._table.drafts[slots[:decoded], np.maximum(behind - 1, 0)]
+        ids = self._buffers.fill("known", np.concatenate((drafts, known)))
+        return ids.index_copy(0, self._buffers.fill("decode_starts", starts), newest)
+
+
+def _logit_rows(plan: Plan, ends: Int64) -> Int64:
+    """Find the packed tokens behind which something is drawn: the last `draws` of each row."""
+    drawing = plan.draws > 0
+    ends, draws = ends[drawing], plan.draws[drawing]
+    if draws.size == int(draws.sum()):
+        return ends - 1
+    offsets = np.arange(int(draws.sum())) - np.repeat(np.cumsum(draws) - draws, draws)
+    return np.repeat(ends - draws, draws) + offsets
