@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from devcluster.cluster import Cluster, host_environment
-from devcluster.demo import GPUS_PER_NODE, NODES, run_demo, say, say_below, step, wait_for_interrupt
+from devcluster.control.cluster import Cluster, host_environment
+from devcluster.control.state import running
 from devcluster.errors import DevclusterError
-from devcluster.netns import Namespaces
-from devcluster.nodes import start_nodes
+from devcluster.network.netns import Namespaces
+from devcluster.nodes.start import start_nodes
 from devcluster.paths import CACHE
+from devcluster.product.demo import GPUS_PER_NODE, NODES, run_demo, say, say_below, timed, wait_for_interrupt
+from devcluster.programs.tools import ensure_tools
 from devcluster.progress import to_stderr
-from devcluster.state import running
-from devcluster.tools import ensure_tools
 
 STATE = CACHE / "clusters"
 
@@ -53,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
 def _up(name: str, nodes: int, gpus: int) -> int:
     with Cluster(name, STATE, progress=say_below) as cluster:
         if nodes:
-            with step(f"{nodes} nodes Ready, kube-proxy, DNS"):
+            with timed(f"{nodes} nodes Ready, kube-proxy, DNS"):
                 start_nodes(cluster, nodes, gpus)
         say(f"export KUBECONFIG={cluster.kubeconfig}\nlogs: {cluster.state}\nCtrl-C ends it.")
         wait_for_interrupt(cluster)
@@ -63,10 +63,10 @@ def _up(name: str, nodes: int, gpus: int) -> int:
 def _enter(name: str, argv: list[str]) -> int:
     """Becomes the program, in the cluster's network."""
     folder = STATE / name
-    record = running(folder)
-    command = Namespaces(record.holder_pid, record.inner_pid).outside(argv, Path.cwd())
+    cluster = running(folder)
+    command = Namespaces(cluster.holder_pid, cluster.inner_pid).outside(argv, Path.cwd())
     kubeconfig = folder / "pki" / "admin.kubeconfig"
-    os.execvpe(command[0], command, {**host_environment(record.path), "KUBECONFIG": str(kubeconfig)})
+    os.execvpe(command[0], command, {**host_environment(cluster.path), "KUBECONFIG": str(kubeconfig)})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,9 +7,9 @@ import logging
 import signal
 import sys
 
-from devcluster.agent.client import ApiClient
 from devcluster.agent.kubelet import Kubelet
 from devcluster.agent.settings import Settings, parse_settings
+from devcluster.kube.client import ApiClient
 
 
 async def run(settings: Settings) -> None:

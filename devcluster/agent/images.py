@@ -1,6 +1,6 @@
 """What an image is to this agent: directories to lay over the machine's own root, and defaults for the process.
 
-Reads the file that `devcluster.images` wrote; `"*"` stands for every reference that it does not name.
+Reads the file that `devcluster.nodes.images` wrote; `"*"` stands for every reference that it does not name.
 """
 
 from __future__ import annotations

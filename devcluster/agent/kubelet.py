@@ -12,15 +12,15 @@ from typing import Any
 
 import httpx
 
-from devcluster.agent import network
-from devcluster.agent.client import MERGE, STRATEGIC, ApiClient, ApiError, Object
+from devcluster.agent.decisions.node import build_lease, build_node, build_node_status
 from devcluster.agent.images import load_images
-from devcluster.agent.logs import LogServer
-from devcluster.agent.node import build_lease, build_node, build_node_status
-from devcluster.agent.pods import Node, PodRunner
-from devcluster.agent.publisher import PodObject
+from devcluster.agent.machine import network
+from devcluster.agent.machine.logs import LogServer
+from devcluster.agent.pods.pod import NodeContext, PodLife
+from devcluster.agent.pods.publisher import PodObject
 from devcluster.agent.settings import NodeSettings, Settings
-from devcluster.agent.times import now, now_micro
+from devcluster.kube.client import MERGE, STRATEGIC, ApiClient, ApiError
+from devcluster.kube.objects import Object, now, now_micro
 
 HEARTBEAT_S = 10.0
 SHUTDOWN_S = 10.0
@@ -36,8 +36,8 @@ class Kubelet:
     def __init__(self, settings: Settings, client: ApiClient) -> None:
         self._settings = settings
         self._client = client
-        self._nodes: dict[str, Node] = {}
-        self._runners: dict[str, PodRunner] = {}
+        self._nodes: dict[str, NodeContext] = {}
+        self._lives: dict[str, PodLife] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -47,7 +47,7 @@ class Kubelet:
         await logs.start([node.address for node in self._settings.nodes])
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._beat())
+                group.create_task(self._heartbeat())
                 group.create_task(self._follow_pods())
         finally:
             await self._end_pods()
@@ -59,7 +59,7 @@ class Kubelet:
         images = load_images(self._settings.images)
         for index, node in enumerate(self._settings.nodes):
             allocatable = self._node_status(node)["allocatable"]
-            self._nodes[node.name] = Node(
+            self._nodes[node.name] = NodeContext(
                 settings=node,
                 addresses=network.AddressPool(node.pod_cidr),
                 client=self._client,
@@ -89,7 +89,7 @@ class Kubelet:
     def _node_status(self, node: NodeSettings) -> Object:
         return build_node_status(node, gpus=self._settings.gpus, memory_kib=_machine_memory_kib(), now=now())
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         """Renew the nodes' leases and status, so that the node controller takes them for alive."""
         while True:
             for node in self._settings.nodes:
@@ -121,7 +121,7 @@ class Kubelet:
     def _sync(self, pods: list[Object]) -> None:
         """Take a whole list in: pods that are not in it are gone."""
         present = {pod["metadata"]["uid"] for pod in pods}
-        for uid in [uid for uid in self._runners if uid not in present]:
+        for uid in [uid for uid in self._lives if uid not in present]:
             self._forget(uid)
         for pod in pods:
             self._take(pod)
@@ -130,27 +130,27 @@ class Kubelet:
         uid, node = pod["metadata"]["uid"], self._nodes.get(pod["spec"].get("nodeName", ""))
         if node is None:
             return
-        if uid in self._runners:
-            self._runners[uid].update(pod)
+        if uid in self._lives:
+            self._lives[uid].update(pod)
         elif pod.get("status", {}).get("phase") not in {"Succeeded", "Failed"}:
-            runner = PodRunner(pod, node)
-            self._runners[uid] = runner
-            self._start(self._run_pod(uid, runner))
+            life = PodLife(pod, node)
+            self._lives[uid] = life
+            self._start(self._run_pod(uid, life))
         elif "deletionTimestamp" in pod["metadata"]:  # it ended under an earlier agent
             self._start(PodObject(self._client, pod).delete())
 
     def _is_running(self, namespace: str, pod: str, container: str) -> bool:
-        return any(runner.has_running(namespace, pod, container) for runner in self._runners.values())
+        return any(life.has_running(namespace, pod, container) for life in self._lives.values())
 
     def _forget(self, uid: str) -> None:
-        if runner := self._runners.get(uid):
-            runner.remove()
+        if life := self._lives.get(uid):
+            life.remove()
 
-    async def _run_pod(self, uid: str, runner: PodRunner) -> None:
+    async def _run_pod(self, uid: str, life: PodLife) -> None:
         try:
-            await runner.run()
+            await life.run()
         finally:
-            self._runners.pop(uid, None)
+            self._lives.pop(uid, None)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -164,7 +164,7 @@ class Kubelet:
 
     async def _end_pods(self) -> None:
         """End all pods' processes, in a hurry, and write nothing: the agent is going away."""
-        for uid in list(self._runners):
+        for uid in list(self._lives):
             self._forget(uid)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=SHUTDOWN_S)

@@ -56,7 +56,7 @@ def parse_settings(argv: list[str]) -> Settings:
     parser = argparse.ArgumentParser(prog="devcluster.agent", description="Run pods as processes on this machine.")
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--state-dir", type=Path, required=True, help="pods' files and logs; nothing else lives here")
-    parser.add_argument("--images", type=Path, required=True, help="JSON file of devcluster.images")
+    parser.add_argument("--images", type=Path, required=True, help="JSON file of devcluster.nodes.images")
     parser.add_argument("--node", type=parse_node, action="append", required=True, metavar="NAME=NODE_IP,POD_CIDR")
     parser.add_argument("--gpus", type=int, default=0, help="nvidia.com/gpu capacity of each node")
     parser.add_argument("--dns", required=True, metavar="IP", help="the cluster's name server")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from devcluster.errors import CommandError
 from support.cluster.cluster import StartCluster, start_cluster  # noqa: F401
 from support.cluster.helm import CHART, render

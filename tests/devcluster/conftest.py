@@ -1,1 +1,1 @@
-from support.cluster import cluster, cluster_namespace, cluster_with_nodes, start_cluster  # noqa: F401
+from support.cluster.cluster import cluster, cluster_namespace, cluster_with_nodes, start_cluster  # noqa: F401

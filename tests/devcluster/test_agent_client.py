@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from devcluster.agent.client import ApiClient, ApiError
+from devcluster.kube.client import ApiClient, ApiError
 
 PODS = "/api/v1/pods"
 

@@ -5,18 +5,20 @@ from typing import Any
 
 import pytest
 
-from devcluster.agent import files, network, sandbox, volumes
-from devcluster.agent.downward import parse_quantity, read_field, read_resource
-from devcluster.agent.environment import Surroundings, build_command, build_environment, expand, service_variables
-from devcluster.agent.errors import AgentError, ConfigError, UnsupportedPod
-from devcluster.agent.images import Image
-from devcluster.agent.probes import ProbeTracker
-from devcluster.agent.security import container_identity
-from devcluster.agent.settings import parse_node
-from devcluster.agent.sources import Sources, find_references, find_token_requests
-from devcluster.agent.status import (
+from devcluster.agent.decisions import etc, sandbox, volumes
+from devcluster.agent.decisions.downward import parse_quantity, read_field, read_resource
+from devcluster.agent.decisions.environment import (
+    Surroundings,
+    build_command,
+    build_environment,
+    expand,
+    service_variables,
+)
+from devcluster.agent.decisions.security import container_identity
+from devcluster.agent.decisions.sources import Sources, find_references, find_token_requests
+from devcluster.agent.decisions.status import (
+    ContainerStatus,
     PodView,
-    Record,
     Running,
     Terminated,
     Waiting,
@@ -25,18 +27,25 @@ from devcluster.agent.status import (
     restart_delay_s,
     should_restart,
 )
+from devcluster.agent.errors import AgentError, ConfigError, UnsupportedPod
+from devcluster.agent.images import Image
+from devcluster.agent.machine import files, network
+from devcluster.agent.machine.probes import ProbeTracker
+from devcluster.agent.settings import parse_node
 
 Object = dict[str, Any]
 IMAGE = Image(layers=(), binds=(), env={"PATH": "/bin"}, entrypoint=("run",), user=1000, workdir="/")
-RUNNING = Record("a", "i", Running("t"), started=True, ready=True)
-WAITING = Record("b", "i")
+RUNNING = ContainerStatus("a", "i", Running("t"), started=True, ready=True)
+WAITING = ContainerStatus("b", "i")
 
 
-def ended(code: int) -> Record:
-    return Record("c", "i", Terminated(code, "Error", "", "t", "t", "id"))
+def ended(code: int) -> ContainerStatus:
+    return ContainerStatus("c", "i", Terminated(code, "Error", "", "t", "t", "id"))
 
 
-def view(policy: str, *main: Record, init: tuple[Record, ...] = (), is_ended: bool = False) -> PodView:
+def view(
+    policy: str, *main: ContainerStatus, init: tuple[ContainerStatus, ...] = (), is_ended: bool = False
+) -> PodView:
     return PodView(policy, init, main, generation=3, host_ip="10.0.0.1", start_time="t", ended=is_ended)
 
 
@@ -240,16 +249,16 @@ def test_addresses_are_not_given_again_at_once_and_run_out_with_a_clear_error() 
 
 def test_the_resolver_follows_the_dns_policy() -> None:
     config = {"searches": ["job.ns.svc.cluster.local"], "options": [{"name": "ndots", "value": "2"}]}
-    text = files.resolver_text(pod(dnsConfig=config), "10.96.0.10")
+    text = etc.resolver_text(pod(dnsConfig=config), "10.96.0.10")
     search = "search ns.svc.cluster.local svc.cluster.local cluster.local job.ns.svc.cluster.local"
     assert text == f"nameserver 10.96.0.10\n{search}\noptions ndots:2\n"
     alone = {"nameservers": ["10.9.9.9"]}
-    assert files.resolver_text(pod(dnsPolicy="None", dnsConfig=alone), "10.96.0.10") == "nameserver 10.9.9.9\n"
+    assert etc.resolver_text(pod(dnsPolicy="None", dnsConfig=alone), "10.96.0.10") == "nameserver 10.9.9.9\n"
 
 
 def test_the_hosts_file_names_the_pod_and_its_aliases() -> None:
     aliases = [{"ip": "10.5.5.5", "hostnames": ["a", "b"]}]
-    text = files.hosts_text(pod(hostname="h", subdomain="s", hostAliases=aliases), "10.1.0.2")
+    text = etc.hosts_text(pod(hostname="h", subdomain="s", hostAliases=aliases), "10.1.0.2")
     assert text.splitlines()[1:] == ["10.1.0.2 h.s.ns.svc.cluster.local h", "10.5.5.5 a b"]
 
 
@@ -276,7 +285,7 @@ def test_a_wrong_node_flag_says_what_is_wrong(text: str) -> None:
 
 
 def test_waiting_containers_say_why() -> None:
-    status = build_pod_status(view("Always", Record("a", "i", Waiting("CrashLoopBackOff", "10s"))), [], "now")
+    status = build_pod_status(view("Always", ContainerStatus("a", "i", Waiting("CrashLoopBackOff", "10s"))), [], "now")
     assert status["containerStatuses"][0]["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "10s"}}
 
 

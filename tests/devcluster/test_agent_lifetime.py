@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
-from support.agent_pods import AgentPods, is_ready, nodes, pods, processes  # noqa: F401
 
-from devcluster.cluster import Cluster
-from devcluster.nodes import start_nodes
-from support.cluster import StartCluster, start_cluster  # noqa: F401
+from devcluster.control.cluster import Cluster
+from devcluster.nodes.start import start_nodes
+from support.cluster.agent_pods import AgentPods, is_ready, nodes, pods, processes  # noqa: F401
+from support.cluster.cluster import StartCluster, start_cluster  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
 MARK = "a-process-of-a-pod-that-must-not-live-on"

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.agent.logs import tail_offset
+from devcluster.agent.machine.logs import tail_offset
 
 
 @pytest.mark.parametrize(

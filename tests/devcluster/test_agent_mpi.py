@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_pods import AgentPods, nodes, pods  # noqa: F401
 
 from lockstep_worker.contract import HOSTFILE, SSH_DIR, SSH_PORT, USER_ID, sshd_command
+from support.cluster.agent_pods import AgentPods, nodes, pods  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
 

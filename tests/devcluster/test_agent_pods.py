@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from support.agent_pods import AgentPods, Object, is_ready, nodes, pods, processes, state  # noqa: F401
 
-from devcluster.cluster import Cluster
-from devcluster.images import CHECKOUT, WORKER_IMAGE
+from devcluster.control.cluster import Cluster
+from devcluster.nodes.images import WORKER_IMAGE
+from devcluster.paths import ROOT
 from lockstep_worker.contract import BUNDLED_MODEL, IMAGE_ROOT, USER_HOME, USER_NAME
+from support.cluster.agent_pods import AgentPods, Object, is_ready, nodes, pods, processes, state  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e]
 
@@ -240,7 +241,7 @@ def test_a_killed_container_ends_with_137(pods: AgentPods) -> None:
 
 
 def test_the_worker_image_runs_the_projects_python_and_hides_the_machine(pods: AgentPods, tmp_path: Path) -> None:
-    hidden = [tmp_path, CHECKOUT / "tests", CHECKOUT / "pyproject.toml"]
+    hidden = [tmp_path, ROOT / "tests", ROOT / "pyproject.toml"]
     assert all(path.exists() for path in hidden)
     script = f"""set -e
     python -c 'import mpi4py, lockstep_worker, sys; print(sys.prefix)'

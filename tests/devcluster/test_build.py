@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.build import GoModule, built, find_control_plane
 from devcluster.errors import ToolError
+from devcluster.programs.build import GoModule, built, find_control_plane
 
 GOOD = 'package main\n\nfunc main() { println("hello") }\n'
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from devcluster.errors import CommandError
 
 pytestmark = pytest.mark.cluster

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from devcluster.records import hosts_file
+from devcluster.nodes.hosts import hosts_file
 
 
 def service(name: str, address: str) -> dict[str, Any]:

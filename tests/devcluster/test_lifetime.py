@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import state
-from devcluster.cluster import Cluster
+from devcluster.control import state
+from devcluster.control.cluster import Cluster
 from devcluster.errors import DevclusterError, ServerError
 from devcluster.paths import ROOT
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cluster
 START = """
 import sys, time
 from pathlib import Path
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 cluster = Cluster("orphan", Path(sys.argv[1]))
 cluster.start()
 print("started", flush=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from devcluster.errors import DevclusterError
-from devcluster.monitors import scrape_configs
-from devcluster.product import pod_monitors
-from devcluster.prometheus import Prometheus, start_prometheus, stop_prometheus
-from devcluster.targets import targets_file
+from devcluster.product.lockstep import pod_monitors
+from devcluster.prometheus.monitors import scrape_configs
+from devcluster.prometheus.server import Prometheus, start_prometheus, stop_prometheus
+from devcluster.prometheus.targets import targets_file
 
 PAGE = 'lockstep_iterations_total{kind="empty",deployment="forged"} 5\n'
 

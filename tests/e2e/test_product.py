@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster.cluster import Cluster
-from devcluster.demo import EXAMPLE
+from devcluster.control.cluster import Cluster
 from devcluster.errors import CommandError
-from devcluster.product import (
+from devcluster.product.demo import EXAMPLE
+from devcluster.product.lockstep import (
     ANSWER,
     OPERATOR_NAMESPACE,
     QUESTION,
@@ -28,7 +28,7 @@ from devcluster.product import (
     service_url,
     wait_for_series,
 )
-from devcluster.prometheus import Prometheus, start_prometheus, stop_prometheus
+from devcluster.prometheus.server import Prometheus, start_prometheus, stop_prometheus
 from support.data.expressions import DASHBOARDS, read_dashboard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cluster, pytest.mark.timeout(420), pytest.mark.xdist_group("product")]
@@ -49,11 +49,11 @@ def serving(cluster_with_nodes: Cluster, prometheus: Prometheus) -> Iterator[Clu
 
 
 def get(cluster: Cluster, kind: str, *arguments: str) -> list[dict[str, Any]]:
-    return json.loads(cluster.kubectl("get", kind, "-o", "json", *arguments))["items"]
+    return list(json.loads(cluster.kubectl("get", kind, "-o", "json", *arguments))["items"])
 
 
 def deployment(cluster: Cluster) -> dict[str, Any]:
-    return json.loads(cluster.kubectl("get", "sdep", "recall", "-o", "json"))
+    return dict(json.loads(cluster.kubectl("get", "sdep", "recall", "-o", "json")))
 
 
 def group_pods(cluster: Cluster) -> dict[str, str]:
@@ -153,7 +153,7 @@ def test_deleting_the_worker_pod_leads_to_exactly_one_new_group_that_answers_rig
 
 def ready(cluster: Cluster) -> str:
     conditions = deployment(cluster)["status"]["conditions"]
-    return next(condition["status"] for condition in conditions if condition["type"] == "Ready")
+    return str(next(condition["status"] for condition in conditions if condition["type"] == "Ready"))
 
 
 def test_deleting_the_deployment_leaves_no_child(serving: Cluster) -> None:

@@ -48,8 +48,12 @@ def endless(length: int = 8, **body: Any) -> dict[str, Any]:
     return {"prompt": prompt, "max_tokens": 1000 - length, "ignore_eos": True} | body
 
 
-def wait_for(group: ServeGroup, name: str, value: float, bound_s: float = 60.0) -> None:
-    wait_until(lambda: group.rank_metric(name) == value, bound_s, lambda: f"{name}: {group.rank_metric(name)}")
+def wait_for(group: ServeGroup, name: str, value: float, bound_s: float = 60.0, rank: int = 0) -> None:
+    wait_until(
+        lambda: group.rank_metric(name, rank) == value,
+        bound_s,
+        lambda: f"{name} of rank {rank}: {group.rank_metric(name, rank)}",
+    )
 
 
 def wait_until_free(group: ServeGroup) -> None:
@@ -57,11 +61,7 @@ def wait_until_free(group: ServeGroup) -> None:
     deadline = time.monotonic() + FREED_BOUND_S
     for rank in range(2):
         for name in GAUGES:
-            wait_until(
-                lambda name=name, rank=rank: group.rank_metric(name, rank) == 0,
-                max(deadline - time.monotonic(), 0.1),
-                lambda name=name, rank=rank: f"{name} of rank {rank}: {group.rank_metric(name, rank)}",
-            )
+            wait_for(group, name, 0, max(deadline - time.monotonic(), 0.1), rank)
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -43,7 +43,8 @@ def expected(prompts: list[list[int]]) -> list[Answer]:
 
 @pytest.fixture(scope="module")
 def group(request: pytest.FixtureRequest) -> Iterator[ServeGroup]:
-    with start(*request.param, ROOMY) as group:
+    ranks, overlap = request.param
+    with start(ranks, overlap, ROOMY) as group:
         yield group
 
 

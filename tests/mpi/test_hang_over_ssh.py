@@ -14,7 +14,7 @@ from lockstep_worker.config import Config
 from lockstep_worker.health.abort import Failure
 from support.data.recall_model import PATH
 from support.ranks.serve_group import START_BOUND_S
-from tests.support.ranks.two_pods import NAMES, Pods, can_make_pods, open_pods, supervise
+from support.ranks.two_pods import NAMES, Pods, can_make_pods, open_pods, supervise
 
 pytestmark = [
     pytest.mark.mpi,

@@ -14,7 +14,7 @@ import pytest
 from lockstep_worker import contract
 from lockstep_worker.config import Config
 from support.ranks.serve_group import START_BOUND_S
-from tests.support.ranks.two_pods import Pods, can_make_pods, open_pods, supervise
+from support.ranks.two_pods import Pods, can_make_pods, open_pods, supervise
 
 pytestmark = [
     pytest.mark.mpi,

@@ -12,7 +12,7 @@ import pytest
 
 from lockstep_worker import contract
 from lockstep_worker.config import Config
-from tests.support.ranks.two_pods import NAMES, Pods, can_make_pods, open_pods, supervise
+from support.ranks.two_pods import NAMES, Pods, can_make_pods, open_pods, supervise
 
 pytestmark = [
     pytest.mark.mpi,

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from lockstep_operator.clients.kube import Kube
 from support.cluster.cluster import cluster, cluster_namespace, start_cluster  # noqa: F401
 from support.cluster.deployments import Live

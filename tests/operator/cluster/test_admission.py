@@ -2,7 +2,7 @@
 
 import pytest
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from lockstep_operator.api.decode import encode
 from lockstep_operator.api.spec import Spec, parse_deployment
 from lockstep_operator.api.status import Condition, Failure, GroupStatus, RoleStatus, Status, read_status

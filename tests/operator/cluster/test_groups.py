@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from lockstep_operator.children.mpijob import MPIJOB
 from lockstep_operator.children.service import SERVICE
 from lockstep_operator.kinds import EVENTS, PODS, Object

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from lockstep_operator.kinds import DEPLOYMENTS
 from support.cluster.cluster import StartCluster
 from support.cluster.deployments import Live, build_deployment

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from devcluster.errors import CommandError
 from lockstep_operator.children.service import SERVICE
 from lockstep_operator.clients.kube import Kube

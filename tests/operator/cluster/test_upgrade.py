@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from lockstep_operator.children.registry import CHILDREN
 from lockstep_operator.clients.kube import Kube
 from lockstep_operator.errors import KubeError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from support.cluster.cluster import StartCluster, ensure_nodes, start_cluster  # noqa: F401
 
 Object = dict[str, Any]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from devcluster.cluster import Cluster
-from devcluster.nodes import start_nodes
+from devcluster.control.cluster import Cluster
+from devcluster.nodes.start import start_nodes
 
 StartCluster = Callable[[str], Cluster]
 _clusters = pytest.StashKey[dict[str, Cluster]]()

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from devcluster.clients import find_clients
+from devcluster.programs.clients import find_clients
 from devcluster.progress import to_stderr
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "lockstep"

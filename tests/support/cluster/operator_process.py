@@ -13,7 +13,7 @@ import yaml
 from kubernetes import client, config
 from prometheus_client.parser import text_string_to_metric_families
 
-from devcluster.cluster import Cluster
+from devcluster.control.cluster import Cluster
 from lockstep_operator.clients.kube import Kube
 from support.cluster.helm import render
 

@@ -41,7 +41,7 @@ SCRIPT: list[list[Inbound]] = [
     [Shutdown()],
 ]
 FUZZ_SEED, FUZZ_REQUESTS, FUZZ_STEPS = 7, 4800, 10_000
-FUZZ_ROOM = {"num_blocks": 12, "block_size": 8, "max_batch_size": 8, "max_num_tokens": 32}
+FUZZ_ROOM: dict[str, Any] = {"num_blocks": 12, "block_size": 8, "max_batch_size": 8, "max_num_tokens": 32}
 
 
 def fuzz_requests(vocab_size: int) -> list[NewRequest]:

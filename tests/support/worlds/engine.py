@@ -178,7 +178,9 @@ class ScriptedEngine:
         self._running[request.handle] = steps
 
     def _step(self) -> None:
-        handles, tokens, codes = [], [], []
+        handles: list[int] = []
+        tokens: list[int] = []
+        codes: list[int] = []
         entries: dict[int, LogprobEntry] = {}
         for handle, token, code in self._draw():
             if self._wanted[handle] >= 0 and token >= 0:

@@ -113,7 +113,7 @@ def start_frontend(*, wait_ready: bool = True, **settings: Any) -> Iterator[Fron
     """Start a frontend and its engine; settings are those of `settings_for`."""
     with tempfile.TemporaryDirectory() as directory:
         port = free_port()
-        addresses = {"inbound": f"ipc://{directory}/in", "outbound": f"ipc://{directory}/out"}
+        addresses: dict[str, Any] = {"inbound": f"ipc://{directory}/in", "outbound": f"ipc://{directory}/out"}
         with ScriptedEngine(**addresses, script=say(encode("Q=0731")), is_silent=not wait_ready) as engine:
             process = start_process(settings_for(port=port, **(addresses | settings)))
             frontend = Frontend(process, f"http://127.0.0.1:{port}", engine)

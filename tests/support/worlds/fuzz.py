@@ -62,8 +62,9 @@ class Traffic:
         items: list[Inbound] = []
         for _ in range(self.rng.choice([0, 0, 0, 0, 1, 2, 6])):
             if self.requests:
-                items.append(self.requests.pop(0))
-                self.sent.append(items[-1].handle)
+                request = self.requests.pop(0)
+                items.append(request)
+                self.sent.append(request.handle)
         if self.sent and self.rng.random() < self.cancel_rate:
             handle = self.rng.choice(self.sent[-12:])  # queued, running, ended, or cancelled already
             self.cancelled.add(handle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -122,11 +122,12 @@ class LocalGroup:
         self.topology = self.topology or Topology.of(self.comm.rank, tensor=self.comm.size)
         self.router = Router(self.comm, self.topology, pool, self.metrics, cache_aware=self.cache_aware)
 
-    def run(self, turns: Iterable[list[Inbound]]) -> Record:
-        return self.follow(Script([*turns, [Shutdown()]]), Record())
+    def run(self, turns: Iterable[Sequence[Inbound]]) -> Record:
+        return self.follow(Script([*map(list, turns), [Shutdown()]]), Record())
 
     def follow(self, source: Source, record: Record, look: Callable[[Plan], None] = lambda plan: None) -> Record:
         """Run until the source's shutdown; `look` sees every plan."""
+        assert self.topology is not None
         parts = Parts(
             comm=self.comm,
             topology=self.topology,

@@ -95,8 +95,8 @@ def draw_logprobs(rng: random.Random, table: SlotTable, slots: Int32) -> RowLogp
 
 def snapshot(table: SlotTable) -> dict[str, list[object]]:
     """Every host column that an update may touch or must leave alone."""
-    names = ("tokens", "length", "in_flight", "computed", "limit", "incarnation", "handle", "num_blocks", "ineligible")
-    names += ("logprobs",)
+    names = ["tokens", "length", "in_flight", "computed", "limit", "incarnation", "handle", "num_blocks", "ineligible"]
+    names += ["logprobs"]
     return {name: getattr(table, name).tolist() for name in names}
 
 

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -155,7 +156,7 @@ def test_what_goes_wrong_becomes_the_requests_error(answer: bytes, words: str) -
     assert words in error
 
 
-def test_a_key_is_read_from_its_file(tmp_path) -> None:
+def test_a_key_is_read_from_its_file(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("secret\n")
     load = Load("http://h:1/base/", "m", (1,), None, (1, 1), (1, 1), 400, 0.0, 0, 1.0, str(key))

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -65,7 +66,7 @@ def request(prompt: list[int], handle: int = 1, **options: object) -> NewRequest
 
 @pytest.mark.parametrize(("prompt", "options", "field", "limit"), BAD)
 def test_a_bad_request_is_refused_by_field_and_limit(
-    prompt: list[int], options: dict[str, object], field: str, limit: str
+    prompt: list[int], options: dict[str, Any], field: str, limit: str
 ) -> None:
     with pytest.raises(RequestError) as refused:
         check_request(request(prompt, **options), LIMITS)
@@ -155,7 +156,7 @@ def link() -> Iterator[Link]:
 
 
 def test_items_come_in_order_and_a_bad_request_is_refused_among_good_ones(link: Link) -> None:
-    good = [request([1], 1), Cancel(1), request([2], 3), Shutdown()]
+    good: list[Inbound] = [request([1], 1), Cancel(1), request([2], 3), Shutdown()]
     link.send(*good[:2], request([1000], 2), *good[2:])
     assert link.take(5) == good
     assert [(one.handle, one.field) for one in link.refused] == [(2, "prompt")]

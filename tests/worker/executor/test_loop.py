@@ -88,8 +88,8 @@ def test_a_repeated_prompt_comes_from_the_prefix_cache_with_equal_tokens(group: 
 
 
 def test_a_cancel_ends_a_request_once_and_its_neighbour_does_not_notice(group: LocalGroup, plain: list[int]) -> None:
-    turns = [[NewRequest(1, PROMPT, greedy(100)), NewRequest(2, PROMPT, greedy())], [], [], [Cancel(1), Cancel(1)], []]
-    record = group.run([*turns, [Cancel(1), Cancel(99)]])
+    asked = [NewRequest(1, PROMPT, greedy(100)), NewRequest(2, PROMPT, greedy())]
+    record = group.run([asked, [], [], [Cancel(1), Cancel(1)], [], [Cancel(1), Cancel(99)]])
     assert record.codes == {1: FinishCode.CANCELLED, 2: FinishCode.LENGTH}
     assert record.tokens[2] == plain
     assert record.tokens[1] == plain[: len(record.tokens[1])]

@@ -15,7 +15,7 @@ from lockstep_worker.cache.pool import BlockPool
 from lockstep_worker.executor.exchange import Exchanged, RankState
 from lockstep_worker.executor.routing import Load, Newcomer, Router, route
 from lockstep_worker.metrics.families import RankMetrics
-from lockstep_worker.parallel.comm import SingleComm
+from lockstep_worker.parallel.comm import Pending, Row, SingleComm
 from lockstep_worker.parallel.topology import Topology
 from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest, Shutdown
 from lockstep_worker.wire.params import SamplingParams
@@ -105,7 +105,7 @@ class Doubled(SingleComm):
 
     size = 2
 
-    def start_allgather(self, row):
+    def start_allgather(self, row: Row) -> Pending:
         return super().start_allgather(np.stack((row, np.zeros_like(row))).ravel())
 
 

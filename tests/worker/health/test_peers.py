@@ -50,7 +50,7 @@ def listener(behave: Callable[[socket.socket], None] | None = None) -> Iterator[
         yield Peer("host", LOCAL, listening.getsockname()[1])
 
 
-def ask(*others: Peer, bound_s: float = 10.0) -> list[object]:
+def ask(*others: Peer, bound_s: float = 10.0) -> list[Position | Silence]:
     return list(Peers(0, [Peer("host", LOCAL, 1), *others]).ask(MINE, bound_s))[1:]
 
 

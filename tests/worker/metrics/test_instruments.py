@@ -63,7 +63,8 @@ def lines(registry: CollectorRegistry) -> list[str]:
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_value_that_makes_no_sense_is_dropped(registry: CollectorRegistry, wrong: Any) -> None:
     metrics = RankMetrics(registry, 0)
-    for amount in (2, wrong, np.int64(3)):
+    amounts: tuple[Any, ...] = (2, wrong, np.int64(3))
+    for amount in amounts:
         metrics.step_tokens_total.inc(amount)
         metrics.iteration_seconds.observe(amount)
         metrics.collective_wait_seconds[("exchange",)].observe(amount)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
-import threading
 from pathlib import Path
 
 from lockstep_worker import contract
@@ -17,20 +17,18 @@ from support.worlds.frontend import free_port
 def test_the_frontend_is_out_of_the_ranks_process_group_from_its_first_moment(tmp_path: Path) -> None:
     """mpirun sends SIGUSR1, which asks a rank to drain, to the rank's whole process group; it ends who is not ready."""
     model = recall_model.load_recall()
-    ended, codes = threading.Event(), []
+    codes: queue.Queue[int] = queue.Queue()
     config = Config(model=str(recall_model.PATH), port=free_port())
     link = LinkAddresses.share(SingleComm())
-    frontend = FrontendProcess(
-        config, link, model, model.max_model_len, on_death=lambda code: (codes.append(code), ended.set())
-    )
+    frontend = FrontendProcess(config, link, model, model.max_model_len, on_death=codes.put)
     pid = frontend._process.pid
     try:
         assert os.getpgid(pid) == os.getsid(pid) == pid
     finally:
         os.kill(pid, signal.SIGKILL)
         link.remove()
-    assert ended.wait(30)
-    assert codes == [contract.EXIT_FRONTEND]
+    assert codes.get(timeout=30) == contract.EXIT_FRONTEND
+    assert codes.empty()
 
 
 def test_a_link_can_be_entered_by_its_owner_only() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,7 +134,7 @@ def guess(rng: random.Random, known: dict[int, list[int]]) -> Propose:
     return propose
 
 
-ROOMS = {
+ROOMS: dict[str, dict[str, Any]] = {
     "roomy": {},
     "preempting": {"num_blocks": 12, "block_size": 8, "max_batch_size": 8, "max_num_tokens": 32},
     "tiny budget": {"max_batch_size": 4, "max_num_tokens": 6, "block_size": 4},

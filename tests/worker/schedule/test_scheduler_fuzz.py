@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from support.worlds.fuzz import run_fuzz
 from support.worlds.local_group import LocalGroup
 
 LONGEST = 40
-GROUPS = {
+GROUPS: dict[str, dict[str, Any]] = {
     "roomy": {"num_blocks": 400, "block_size": 8, "max_batch_size": 16, "max_num_tokens": 64},
     "preempting": {"num_blocks": 12, "block_size": 8, "max_batch_size": 8, "max_num_tokens": 64},
     "tiny blocks, tiny budget": {"num_blocks": 75, "block_size": 1, "max_batch_size": 4, "max_num_tokens": 4},

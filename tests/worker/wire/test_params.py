@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 import torch
@@ -42,10 +44,12 @@ def test_both_ends_of_a_range_are_taken_and_what_lies_beyond_is_refused_by_name(
     declared = PARAMETERS[name]
     least = 1 if isinstance(declared.high, int) and not isinstance(declared.off, float) else 1e-3 * declared.high
     for good in (declared.low, declared.high):
-        check_request(NewRequest(1, [1], SamplingParams(max_tokens=4, **{name: good})), LIMITS)
+        field: dict[str, Any] = {name: good}
+        check_request(NewRequest(1, [1], SamplingParams(max_tokens=4, **field)), LIMITS)
     for bad in (declared.low - 1, declared.high + least, float("nan")):
+        field = {name: bad}
         with pytest.raises(RequestError, match=f"{name} is .*; the limits are {declared.low} to ") as refused:
-            check_request(NewRequest(1, [1], SamplingParams(max_tokens=4, **{name: bad})), LIMITS)
+            check_request(NewRequest(1, [1], SamplingParams(max_tokens=4, **field)), LIMITS)
         assert refused.value.field == name
 
 

@@ -171,7 +171,7 @@ time.sleep(600)
 
 def test_the_death_of_its_parent_ends_it_and_tells_the_clients(tmp_path: Path) -> None:
     port = free_port()
-    addresses = {"inbound": f"ipc://{tmp_path}/in", "outbound": f"ipc://{tmp_path}/out"}
+    addresses: dict[str, Any] = {"inbound": f"ipc://{tmp_path}/in", "outbound": f"ipc://{tmp_path}/out"}
     command = [sys.executable, "-c", PARENT, json.dumps(settings_for(port=port, **addresses))]
     with ScriptedEngine(**addresses, script=say_forever(A)) as engine:
         parent = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
@@ -239,7 +239,7 @@ def test_the_api_key_guards_what_costs_and_nothing_else() -> None:
             {"Authorization": "geheim"},
             {"Authorization": "Bearer é"},
         ):
-            encoded = {name: value.encode("latin-1") for name, value in wrong.items()}
+            encoded = {name.encode(): value.encode("latin-1") for name, value in wrong.items()}
             for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/drain"):
                 reply = client.post(path, json=body, headers=encoded)
                 assert reply.status_code == 401, path

@@ -35,7 +35,7 @@ def remote() -> Iterator[tuple[Frontend, str]]:
 @contextlib.contextmanager
 def push(address: str, message: Outbound, own: Pair | None, server_key: str) -> Iterator[None]:
     """Send a message as a rank on another host does."""
-    publisher = zmq.Context.instance().socket(zmq.PUSH)
+    publisher: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PUSH)
     if own is not None:
         publisher.curve_serverkey = server_key.encode()
         publisher.curve_publickey, publisher.curve_secretkey = own[0].encode(), own[1].encode()

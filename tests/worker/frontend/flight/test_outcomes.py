@@ -80,7 +80,7 @@ class World:
 @contextlib.asynccontextmanager
 async def running(**settings: Any) -> AsyncIterator[World]:
     with tempfile.TemporaryDirectory() as directory:
-        addresses = {"inbound": f"ipc://{directory}/in", "outbound": f"ipc://{directory}/out"}
+        addresses: dict[str, Any] = {"inbound": f"ipc://{directory}/in", "outbound": f"ipc://{directory}/out"}
         port = free_port()
         values = settings_for(port=port, api_key=API_KEY, max_queued=MAX_QUEUED, **addresses, **settings)
         known = msgspec.convert(values, FrontendSettings)
@@ -125,7 +125,7 @@ async def meets_a_stop_string(world: World, chance: random.Random) -> str:
 
 
 async def asks_for_nothing(world: World, chance: random.Random) -> str:
-    body = {"echo": True, "max_tokens": 0, "stream": chance.random() < 0.5}
+    body: dict[str, Any] = {"echo": True, "max_tokens": 0, "stream": chance.random() < 0.5}
     assert (await world.post(prompt=world.prompt(ENDS), **body)).status_code == 200
     return "length"
 
@@ -158,8 +158,8 @@ async def is_cancelled_by_the_ranks(world: World, chance: random.Random) -> str:
 
 
 async def is_wrong(world: World, chance: random.Random) -> None:
-    field = chance.choice([{"n": 0}, {"prompt": [448]}, {"prompt": []}, {"x": 1}, {"prompt": [5] * 2000}])
-    assert (await world.post(**({"prompt": "a"} | field))).status_code == 400
+    fields: list[dict[str, Any]] = [{"n": 0}, {"prompt": [448]}, {"prompt": []}, {"x": 1}, {"prompt": [5] * 2000}]
+    assert (await world.post(**({"prompt": "a"} | chance.choice(fields)))).status_code == 400
 
 
 async def is_for_another_model(world: World, chance: random.Random) -> None:

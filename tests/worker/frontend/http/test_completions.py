@@ -215,7 +215,7 @@ def test_one_token_is_one_token(frontend: Frontend) -> None:
 
 def test_every_field_reaches_the_ranks(frontend: Frontend) -> None:
     frontend.engine.script = say(encode("a"))
-    fields = {"temperature": 0, "top_p": 0.5, "top_k": 7, "min_p": 0.25, "seed": 42, "max_tokens": 9}
+    fields: dict[str, Any] = {"temperature": 0, "top_p": 0.5, "top_k": 7, "min_p": 0.25, "seed": 42, "max_tokens": 9}
     fields |= {"repetition_penalty": 1.5, "presence_penalty": -0.5, "frequency_penalty": 2, "logprobs": 4}
     bias = {"447": -100, "0": 100, "5": 0.5}
     fields |= {"logit_bias": bias, "priority": -3}

@@ -79,8 +79,8 @@ def test_a_client_that_reads_slowly_gets_everything(frontend: Frontend) -> None:
 
 
 def test_tokens_and_times_are_counted(frontend: Frontend) -> None:
-    names = ("prompt_tokens_total", "cached_prompt_tokens_total", "generated_tokens_total")
-    names += ("time_to_first_token_seconds_count", "inter_token_seconds_count", "request_seconds_count")
+    names = ["prompt_tokens_total", "cached_prompt_tokens_total", "generated_tokens_total"]
+    names += ["time_to_first_token_seconds_count", "inter_token_seconds_count", "request_seconds_count"]
     before = {name: frontend.metric(f"lockstep_{name}") for name in names}
     frontend.engine.script = say(encode("abcde"))
     frontend.engine.cached_tokens = 3

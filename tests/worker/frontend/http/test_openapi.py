@@ -55,7 +55,7 @@ def frontend() -> Iterator[Frontend]:
 @pytest.fixture(scope="module")
 def document(frontend: Frontend) -> dict[str, Any]:
     with frontend.client() as client:
-        return client.get("/openapi.json").json()
+        return dict(client.get("/openapi.json").json())
 
 
 def aim(document: dict[str, Any]) -> dict[str, Any]:

@@ -42,11 +42,16 @@ def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
         yield running
 
 
+def body_of(fault: Any) -> dict[str, Any]:
+    """The fields of one parameter set of a list of faults."""
+    return dict(fault.values[0])
+
+
 def bad_requests() -> list[tuple[str, bytes]]:
     completion: dict[str, Any] = {"model": MODEL_NAME, "prompt": "a", "stream": True}
     chat: dict[str, Any] = {"model": MODEL_NAME, "messages": [{"role": "user", "content": "a"}], "stream": True}
-    bad = [("/v1/completions", json.dumps(completion | fault.values[0]).encode()) for fault in COMPLETION_FAULTS]
-    bad += [("/v1/chat/completions", json.dumps(chat | fault.values[0]).encode()) for fault in CHAT_FAULTS]
+    bad = [("/v1/completions", json.dumps(completion | body_of(fault)).encode()) for fault in COMPLETION_FAULTS]
+    bad += [("/v1/chat/completions", json.dumps(chat | body_of(fault)).encode()) for fault in CHAT_FAULTS]
     for content in ("raise", "divide", "recurse"):
         messages = {"messages": [{"role": "user", "content": content}]}
         bad.append(("/v1/chat/completions", json.dumps(chat | messages).encode()))

@@ -131,6 +131,7 @@ def test_added_tokens_that_are_not_special_keep_their_text() -> None:
     tokenizer = Tokenizer.from_str(BYTE_LEVEL.to_str())
     tokenizer.add_tokens([AddedToken("<tool call>", special=False)])
     token = tokenizer.token_to_id("<tool call>")
+    assert token is not None
     ids = [token, *tokenizer.encode("k=").ids, token]
     assert (
         "".join(spell(build_detokenizers(tokenizer)([5]), ids)) == decode(tokenizer, ids) == "<tool call>k=<tool call>"
