@@ -47,11 +47,10 @@ def ban_end_ids(logits_nV: Tensor, rows: Tensor, lengths: Tensor, columns: Colum
     """
     ids = torch.cat((columns.end_ids[rows], columns.stop_token_ids[rows]), dim=1)
     early = (lengths < columns.min_length[rows]).unsqueeze(1)
-    banned = torch.zeros_like(logits_nV, dtype=torch.bool)
-    # Unused ids are written to column 0 with False; a real ban of column 0 must survive them, hence the amax.
-    valid = (ids != NO_TOKEN) & early
-    banned.scatter_reduce_(1, ids.clamp(min=0), valid, reduce="amax")
-    return logits_nV.masked_fill(banned, BANNED)
+    # Unused ids count nothing in column 0, so a real ban of column 0 survives them; no device adds or maximises bools.
+    bans = torch.zeros_like(logits_nV, dtype=torch.int32)
+    bans.scatter_add_(1, ids.clamp(min=0), ((ids != NO_TOKEN) & early).int())
+    return logits_nV.masked_fill(bans > 0, BANNED)
 
 
 def scale(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:

@@ -64,7 +64,10 @@ def update_batched(table: SlotTable, sampled: Sampled) -> Sampled:
     rows = sampled.rows.astype(np.intp)  # once: numpy would cast them again for each column
     length = table.length.take(rows)
     if sampled.is_single:
-        table.tokens.reshape(-1)[rows * table.tokens.shape[1] + length] = sampled.tokens[:, 0]
+        tokens = sampled.tokens[:, 0].astype(
+            np.int32
+        )  # by itself: cast within the write below it takes three times as long
+        table.tokens.reshape(-1)[rows * table.tokens.shape[1] + length] = tokens
         table.length[rows] = length + 1
         table.in_flight[rows] -= 1
         return sampled
@@ -80,21 +83,23 @@ def update_batched(table: SlotTable, sampled: Sampled) -> Sampled:
 
 def update_per_request(table: SlotTable, sampled: Sampled) -> Sampled:
     """Append row by row and decide each finish on the host, from the request's own parameters."""
-    codes, counts = sampled.codes.copy(), sampled.counts.copy()
+    codes, counts = np.zeros_like(sampled.codes), sampled.counts.copy()
     columns = (sampled.rows, sampled.draws, sampled.counts, sampled.tokens)
     for index, (slot, draws, brought, tokens) in enumerate(zip(*(one.tolist() for one in columns), strict=True)):
         sequence = table.sequence(slot)
-        length = start = int(table.length[slot])
+        limit, params = sequence.limit, sequence.params
+        length = start = table.length.item(slot)
         for token in tokens[:brought]:
             table.tokens[slot, length] = token
             length += 1
-            codes[index] = code = finish_code(token, length, sequence.limit, sequence.params)
-            if code:
+            if code := finish_code(token, length, limit, params):
+                codes[index] = code
                 break
-        counts[index] = length - start
         table.length[slot] = length
-        table.in_flight[slot] -= draws
-        table.computed[slot] -= draws - (length - start)
+        table.in_flight[slot] = table.in_flight.item(slot) - draws
+        if length - start < draws:
+            counts[index] = length - start
+            table.computed[slot] -= draws - (length - start)
     return replace(sampled, codes=codes, counts=counts)
 
 
