@@ -78,12 +78,12 @@ def pack(sequences: list[Sequence], counts: list[int], block_size: int, device: 
     slots: list[int] = []
     starts, rows = [0], []
     for sequence, count in zip(sequences, counts, strict=True):
-        places = range(sequence.num_computed, sequence.num_computed + count)
-        ids += [sequence.tokens[place] for place in places]
-        positions += places
-        slots += [sequence.blocks[place // block_size] * block_size + place % block_size for place in places]
+        span = range(sequence.num_computed, sequence.num_computed + count)
+        ids += [sequence.tokens[position] for position in span]
+        positions += span
+        slots += [sequence.blocks[position // block_size] * block_size + position % block_size for position in span]
         starts.append(len(ids))
-        if places.stop == len(sequence.tokens):
+        if span.stop == len(sequence.tokens):
             rows.append(len(ids) - 1)
     contexts = [sequence.num_computed + count for sequence, count in zip(sequences, counts, strict=True)]
     width = max(len(sequence.blocks) for sequence in sequences)

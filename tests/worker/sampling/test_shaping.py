@@ -131,7 +131,7 @@ def test_rows_that_ask_for_nothing_pass_bit_for_bit_beside_rows_that_ask() -> No
     assert not torch.equal(shaped[1], logits[1])
 
 
-def test_what_the_device_counts_step_by_step_is_what_a_placement_counts() -> None:
+def test_what_the_device_counts_step_by_step_is_what_an_admission_counts() -> None:
     _, histories, _ = random_batch(4)
     asking = [params_of(seed=seed, frequency_penalty=0.5, repetition_penalty=1.2) for seed in range(len(histories))]
     rows = Rows(asking, histories=histories, width=V)

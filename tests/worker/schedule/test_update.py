@@ -19,7 +19,7 @@ STEPS_PER_TABLE = 30
 
 
 def release_some(rng: random.Random, table: SlotTable) -> None:
-    """End, cancel or preempt some rows after their launch; some of their slots go to newcomers at once."""
+    """End, cancel or preempt some rows after their run began; some of their slots go to newcomers at once."""
     used = [slot for slot, sequence in enumerate(table.sequences) if sequence is not None]
     for slot in rng.sample(used, min(len(used), rng.choice([0, 0, 1, 2]))):
         sequence = table.release(slot)

@@ -23,14 +23,14 @@ FIVE, FOUR = Mpirun("/env/bin/mpirun", 5), Mpirun("/usr/bin/mpirun", 4)
 
 
 def value_after(argv: list[str], *words: str) -> str:
-    for place in range(len(argv) - len(words)):
-        if tuple(argv[place : place + len(words)]) == words:
-            return argv[place + len(words)]
+    for index in range(len(argv) - len(words)):
+        if tuple(argv[index : index + len(words)]) == words:
+            return argv[index + len(words)]
     raise AssertionError(f"{words} is not in {argv}")
 
 
 def forwarded(argv: list[str]) -> set[str]:
-    return {argv[place + 1] for place, word in enumerate(argv) if word == "-x"}
+    return {argv[index + 1] for index, word in enumerate(argv) if word == "-x"}
 
 
 @pytest.mark.parametrize("mpirun", [FIVE, FOUR])

@@ -1,6 +1,6 @@
-"""`bench idle`: what an idle group costs, and how soon after a request arrives every rank launches it.
+"""`bench idle`: what an idle group costs, and how soon after a request arrives every rank runs it.
 
-The ranks run the product's loop, exchange, scheduler and intake; only the model is left out, so that a launch is a
+The ranks run the product's loop, exchange, scheduler and intake; only the model is left out, so that a run is a
 time stamp. A client thread of rank 0 hands in one request at a time, each at a random moment of an idle park, through
 the socket that the frontend uses.
 
@@ -59,7 +59,7 @@ def run_idle(ranks: int, requests: int, seconds: float, mpirun: Mpirun, environ:
         ranks: how many.
         requests: how many wake-ups to time.
         seconds: how long to idle for the share of a core.
-        mpirun: the launcher.
+        mpirun: what starts them.
         environ: our environment, for the ranks.
 
     Raises:
@@ -126,12 +126,12 @@ def measure_idle(comm: MpiComm, requests: int, seconds: float) -> dict[str, Any]
         intake = Intake(context, "inproc://requests", _LIMITS, refuse=lambda refused: None)
         client = _Client(socket, requests, seconds)
     comm.gather_once([0])  # all are here
-    launched_ns, idle_share = _follow(comm, intake, client)
+    run_ns, idle_share = _follow(comm, intake, client)
     shares = [row[0] / 1e4 for row in comm.gather_once([int(idle_share * 1e6)])]
-    launched = np.array(comm.gather_once(launched_ns))
+    run = np.array(comm.gather_once(run_ns))
     if client is None:
         return {}
-    delays = (launched - np.array(client.sent_ns)) * 1e-9
+    delays = (run - np.array(client.sent_ns)) * 1e-9
     return {
         "requests": requests,
         "idle_s": seconds,
@@ -141,7 +141,7 @@ def measure_idle(comm: MpiComm, requests: int, seconds: float) -> dict[str, Any]
 
 
 def _follow(comm: MpiComm, intake: Intake | None, client: _Client | None) -> tuple[list[int], float]:
-    """Run the product's loop until the client's shutdown; when each request was launched, and the idle share."""
+    """Run the product's loop until the client's shutdown; when each request was run, and the idle share."""
     table = SlotTable(8, _LIMITS.max_model_len, 4)
     pool = BlockPool(_LIMITS.num_blocks, _LIMITS.block_size)
     metrics, topology = RankMetrics(CollectorRegistry(), comm.rank), Topology.of(comm.rank, tensor=comm.size)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep_worker.bench import BenchFailed
-from lockstep_worker.supervisor.command import ALLOW_ROOT, Mpirun, place_here
+from lockstep_worker.supervisor.command import ALLOW_ROOT, Mpirun, map_here
 
 
 def run_ranks(module: str, ranks: int, arguments: list[str], mpirun: Mpirun, environ: Mapping[str, str]) -> Any:
@@ -27,7 +27,7 @@ def run_ranks(module: str, ranks: int, arguments: list[str], mpirun: Mpirun, env
         BenchFailed: with what the ranks said.
     """
     done = subprocess.run(
-        [mpirun.path, "-n", str(ranks), "--bind-to", "none", *place_here(mpirun)]
+        [mpirun.path, "-n", str(ranks), "--bind-to", "none", *map_here(mpirun)]
         + [sys.executable, "-m", "mpi4py", "-m", module, *arguments],
         env={**environ, **(ALLOW_ROOT if os.geteuid() == 0 else {})},
         capture_output=True,

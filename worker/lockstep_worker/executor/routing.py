@@ -1,4 +1,4 @@
-"""Which data replica a new request goes to. Every rank decides, from what all ranks know, and all decide alike.
+"""Routing: which data replica a new request goes to. Every rank decides from what all ranks know, and all alike.
 
 `route` is the decision: integers only, no clock, no random number, no hash of the process. `Router` brings it what it
 needs: the replicas' loads stand in the exchange's rows; what each finds of the new prompts in its prefix cache takes

@@ -1,7 +1,7 @@
 """Where a step's time goes: its phases, the paths of the update, and the bubble between two forwards.
 
-On a CPU a forward runs in its launch, so the bubble is the host's time from the end of one forward to the start of the
-next while there is work. It is forgotten whenever the group parks: an idle device is no bubble.
+On a CPU a forward is done when its start returns, so the bubble is the host's time from the end of one forward to the
+start of the next while there is work. It is forgotten whenever the group parks: an idle device is no bubble.
 """
 
 from __future__ import annotations

@@ -52,10 +52,11 @@ RANK_METRICS: Mapping[str, Definition] = {
         ("path",),
     ),
     "requests_running": Definition("gauge", "Requests that hold a slot."),
-    "requests_waiting": Definition("gauge", "Admitted requests that wait for a slot or for blocks."),
+    "requests_waiting": Definition("gauge", "Requests that wait for a slot or for blocks."),
     "queue_seconds": Definition(
         "histogram",
-        "From a request's admission to its first slot; on ranks that publish tokens, the first of each data replica.",
+        "From the step that brings a request to its first slot; on ranks that publish tokens, the first of each data "
+        "replica.",
         buckets=_LATENCY_BUCKETS,
     ),
     "preemptions_total": Definition("counter", "Running requests put back to waiting because blocks ran out."),

@@ -79,7 +79,7 @@ def load_shards(network: Any, shards: Sequence[Path], cuts: Mapping[str, Cut], d
             source = network.get_parameter(tied[name]).data if name in tied else files[name].get_slice(name)
             part = take(source, cuts[name]) if name in cuts else source[:]
             is_mapped = device.type == "cpu" and name not in tied  # a view of the file, of which nothing is read yet
-            _place(network, name, part.to(device, wanted[name].dtype, copy=is_mapped))
+            _put(network, name, part.to(device, wanted[name].dtype, copy=is_mapped))
             progress.add(wanted[name].nbytes)
 
 
@@ -89,7 +89,7 @@ def _open_files(shards: Sequence[Path], device: torch.device, stack: ExitStack) 
     return {name: file for file in files for name in file.keys()}  # noqa: SIM118  (a file is no mapping)
 
 
-def _place(network: nn.Module, name: str, tensor: Tensor) -> None:
+def _put(network: nn.Module, name: str, tensor: Tensor) -> None:
     """Put a tensor where the model has a parameter or buffer without data."""
     owner, _, leaf = name.rpartition(".")
     module = network.get_submodule(owner)

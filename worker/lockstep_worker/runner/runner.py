@@ -75,7 +75,7 @@ class Runner:
         rows, draws = plan.rows[drawing], plan.draws[drawing]
         drawn = self._sample(logits_nV, rows, draws)
         logprobs = self._logprobs(logits_nV, rows, draws, drawn)
-        return Run(rows, self._table.incarnation[rows], draws, drawn.to_host(), logprobs, self._record_event())
+        return Run(rows, self._table.incarnation[rows], draws, drawn.to_host(), logprobs, self._mark_end())
 
     def collect(self, run: Run) -> Sampled:
         """Wait for a run and return what it drew."""
@@ -115,7 +115,7 @@ class Runner:
         tokens = drawn.tokens_RW[upload(asking, self.columns.device), 0]
         return rows[asking], counts, top_logprobs(logits_nV[of_logits], tokens, width).to_host()
 
-    def _record_event(self) -> torch.cuda.Event | None:
+    def _mark_end(self) -> torch.cuda.Event | None:
         if self.columns.device.type != "cuda":
             return None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
 """The slot table: everything the host knows of a running request, as columns of arrays indexed by slot. No torch.
 
-Rows never move. A slot's incarnation grows each time it is released, so that a result which was launched for an earlier
+Rows never move. A slot's incarnation grows each time it is released, so that what a run drew for an earlier
 owner is recognised and dropped. The device's half is `sampling.columns`; it takes newcomers over before each run.
 
 An example row of a request with a prompt of 3 tokens that decodes, with one run in flight, blocks of 4 tokens:
@@ -44,7 +44,7 @@ class SlotTable:
         """Most tokens that uncollected runs may bring. With a token a run it is 0 or 1, but 2 between a run's start and
         the collect of the one before."""
         self.computed: Int32 = np.zeros(num_slots, dtype=np.int32)
-        """Positions whose keys and values are computed or launched."""
+        """Positions whose keys and values are computed or about to be."""
         self.limit: Int32 = np.zeros(num_slots, dtype=np.int32)
         self.num_blocks: Int32 = np.zeros(num_slots, dtype=np.int32)
         self.block_table: Int32 = np.zeros((num_slots, max_blocks), dtype=np.int32)
@@ -72,7 +72,7 @@ class SlotTable:
         return Needs(**{need: count > 0 for need, count in self._asking.items()})
 
     def admit(self, sequence: Sequence) -> int:
-        """Give a sequence a slot and fill its row; there must be a free one."""
+        """Admission: give a sequence a slot and fill its row; there must be a free one."""
         slot = self._free.pop()
         sequence.slot = slot
         length = sequence.tokens.size

@@ -115,30 +115,30 @@ def build_mpirun(config: Config, around: Surroundings, mpirun: Mpirun, *, module
     environ = {name: value for name, value in rank.environ.items() if not _OPERATORS_MPI4_SETTINGS.match(name)}
     if around.is_root:
         environ |= ALLOW_ROOT
-    argv = [mpirun.path, "-n", str(config.world_size), "--bind-to", "none", *_placement(around, mpirun)]
+    argv = [mpirun.path, "-n", str(config.world_size), "--bind-to", "none", *_mapping(around, mpirun)]
     for name in sorted(environ if around.hostfile else ()):
         if _FORWARDED.match(name) and name not in _NOT_FORWARDED:
             argv += ["-x", name]
     return Launch([*argv, *rank.argv], environ)
 
 
-def _placement(around: Surroundings, mpirun: Mpirun) -> Iterable[str]:
+def _mapping(around: Surroundings, mpirun: Mpirun) -> Iterable[str]:
     """Fill host after host in the hostfile's order, so that rank 0 is in the launcher, which clients reach."""
     if around.hostfile is None:
         if "SLURM_JOB_ID" in around.environ:  # mpirun asks SLURM for the hosts and their slots
             return ["--map-by", "slot"]
-        return place_here(mpirun)
+        return map_here(mpirun)
     settings = {"ssh_args": " ".join(_ssh_arguments(around)), "ssh_no_tree_spawn": "1"}
-    placed = ["--map-by", "slot", "--hostfile", str(around.hostfile)]
+    mapped = ["--map-by", "slot", "--hostfile", str(around.hostfile)]
     if mpirun.major >= 5:
-        return placed + [word for name, value in settings.items() for word in ("--prtemca", f"plm_{name}", value)]
+        return mapped + [word for name, value in settings.items() for word in ("--prtemca", f"plm_{name}", value)]
     for name, value in settings.items():
-        placed += ["--mca", f"plm_{name.replace('ssh', 'rsh', 1)}", value]
-    return [*placed, "--mca", "orte_keep_fqdn_hostnames", "1"]
+        mapped += ["--mca", f"plm_{name.replace('ssh', 'rsh', 1)}", value]
+    return [*mapped, "--mca", "orte_keep_fqdn_hostnames", "1"]
 
 
-def place_here(mpirun: Mpirun) -> list[str]:
-    """Place all ranks on this host, however few cores it has."""
+def map_here(mpirun: Mpirun) -> list[str]:
+    """Map all ranks to this host, however few cores it has."""
     return ["--map-by", ":OVERSUBSCRIBE"] if mpirun.major >= 5 else ["--map-by", "slot", "--oversubscribe"]
 
 

@@ -82,7 +82,10 @@ class Logprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """All tokens that one rank made in one step: three arrays of equal length as little-endian bytes."""
+    """All tokens that one rank made in one step: three arrays of equal length as little-endian bytes.
+
+    A handle may stand in several entries, in the order of its tokens; a finish code stands with the last.
+    """
 
     rank: int
     step: int
@@ -135,7 +138,7 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Rank 0 cannot serve this request; nothing of it was admitted."""
+    """Rank 0 cannot serve this request; no rank has heard of it."""
 
     handle: int
     message: str
