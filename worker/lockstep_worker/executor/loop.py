@@ -30,7 +30,6 @@ from lockstep_worker.schedule.scheduler import Scheduler
 from lockstep_worker.schedule.sequence import Sequence
 from lockstep_worker.schedule.update import live_rows, update_requests
 from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest
-from lockstep_worker.wire.params import find_reason
 
 log = logging.getLogger(__name__)
 
@@ -183,8 +182,7 @@ class Loop:
         metrics = self._parts.metrics
         metrics.sampler_requests_total[("batched", "")].inc(batched)
         for slot in sampled.rows[batched:].tolist():
-            reason = find_reason(self._table.sequence(slot).params)
-            metrics.sampler_requests_total[("per_request", reason)].inc()
+            metrics.sampler_requests_total[("per_request", self._table.sequence(slot).reason)].inc()
         self._timer.leave(Phase.UPDATE)
         return sampled
 

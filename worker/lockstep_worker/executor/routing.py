@@ -77,6 +77,7 @@ def route(newcomers: Sequence[Newcomer], loads: Sequence[Load]) -> dict[int, int
 
 def _choose(newcomer: Newcomer, matches: Sequence[int], loads: Sequence[Load], total: int) -> int:
     """Pick the open replica of the least score; the least loaded one is always open."""
+    # One is always open: the shares add up to at least all requests, this newcomer included, so not all can be full.
     count, length = len(loads), len(newcomer.prompt)
     fair, hot = -(-total // count), -(-3 * total // (2 * count))
     held = newcomer.matches or [0] * count
@@ -86,6 +87,8 @@ def _choose(newcomer: Newcomer, matches: Sequence[int], loads: Sequence[Load], t
     scale = max(sum(load.tokens for load in loads), length)
 
     def score(index: int) -> tuple[int, int, int]:
+        # What is left to compute plus half the prompt times the share of the load, times twice the scale: integers
+        # only, so that no rank rounds otherwise. The handle turns the order of equals, so that none always comes first.
         cost = 2 * (length - matches[index]) * scale + length * loads[index].tokens
         return cost, loads[index].requests, (index - newcomer.handle) % count
 

@@ -11,18 +11,18 @@ index, and nothing here is per step. The columns of one number type are views of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from operator import attrgetter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec.structs import astuple
 from torch import Tensor
 
 from lockstep_worker.sampling.counts import TokenCounts
 from lockstep_worker.schedule.sequence import Sequence
-from lockstep_worker.wire.params import MAX_LOGIT_BIAS, PARAMETERS, list_needs
+from lockstep_worker.wire.params import MAX_LOGIT_BIAS, PARAMETERS
 
 NO_TOKEN = -1
 MAX_BIAS = 100.0
@@ -30,31 +30,29 @@ FORCED = 1e5
 """What a bias of 100 adds: more than logits differ by, and little enough that forced ids keep their order."""
 
 
-class _Column(NamedTuple):
-    """One column of a staged row: how wide it is, and what a newcomer's row has there."""
+_STATE: Mapping[str, Callable[[Sequence], int]] = {
+    "last_token": lambda sequence: int(sequence.tokens[-1]),
+    "length": lambda sequence: sequence.tokens.size,
+    "limit": lambda sequence: sequence.limit,
+    "min_length": lambda sequence: sequence.prompt_length + sequence.params.min_tokens,
+}
+"""Columns that a newcomer's own numbers fill; all others are declared by the parameters."""
 
-    width: int
-    read: Callable[[Sequence], Any]
-    """A number, or a tuple of at most `width`."""
 
-
-def _declared(dtype: str) -> dict[str, _Column]:
-    """The columns that parameters declare for themselves."""
+def _declared(column: str, *, wide: bool) -> dict[str, int]:
+    """The parameters of one number type, of one value or of several, each with its index among all parameters."""
     return {
-        name: _Column(one.width, attrgetter(f"params.{name}"))
-        for name, one in PARAMETERS.items()
-        if one.column == dtype
+        name: index
+        for index, (name, one) in enumerate(PARAMETERS.items())
+        if one.column == column and (one.width > 1) is wide
     }
 
 
-_STATE = {
-    "last_token": _Column(1, lambda sequence: int(sequence.tokens[-1])),
-    "length": _Column(1, lambda sequence: sequence.tokens.size),
-    "limit": _Column(1, attrgetter("limit")),
-    "min_length": _Column(1, lambda sequence: sequence.prompt_length + sequence.params.min_tokens),
-}
-_INTEGERS = {**_STATE, **_declared("int64")}
-_FLOATS = _declared("float32")
+_INTEGERS, _IDS, _FLOATS = (
+    _declared("int64", wide=False),
+    _declared("int64", wide=True),
+    _declared("float32", wide=False),
+)
 
 
 class Columns:
@@ -89,7 +87,7 @@ class Columns:
 
     def __init__(self, num_slots: int, device: torch.device, vocab_size: int) -> None:
         self.device = device
-        self._integers = self._lay_out(_INTEGERS, num_slots, torch.int64)
+        self._integers = self._lay_out((*_STATE, *_INTEGERS, *_IDS), num_slots, torch.int64)
         self._floats = self._lay_out(_FLOATS, num_slots, torch.float32)
         self.finished = torch.zeros(num_slots, dtype=torch.uint8, device=device)
         """The finish code once the device has set it: the row's later tokens mean nothing."""
@@ -99,12 +97,12 @@ class Columns:
         self.counts = TokenCounts(num_slots, vocab_size, device)
         self._biased: set[int] = set()
 
-    def _lay_out(self, layout: Mapping[str, _Column], num_slots: int, dtype: torch.dtype) -> Tensor:
+    def _lay_out(self, names: Iterable[str], num_slots: int, dtype: torch.dtype) -> Tensor:
         """Make the table of one number type, and name its parts."""
-        table = torch.zeros((num_slots, sum(column.width for column in layout.values())), dtype=dtype).to(self.device)
-        parts = torch.split(table, [column.width for column in layout.values()], dim=1)
-        for (name, column), part in zip(layout.items(), parts, strict=True):
-            setattr(self, name, part if column.width > 1 else part[:, 0])
+        widths = {name: PARAMETERS[name].width if name in PARAMETERS else 1 for name in names}
+        table = torch.zeros((num_slots, sum(widths.values())), dtype=dtype, device=self.device)
+        for name, part in zip(widths, torch.split(table, [*widths.values()], dim=1), strict=True):
+            setattr(self, name, part if widths[name] > 1 else part[:, 0])
         return table
 
     def admit(self, newcomers: Mapping[int, Sequence]) -> None:
@@ -117,14 +115,15 @@ class Columns:
         if not newcomers:
             return
         rows = upload(np.fromiter(newcomers, dtype=np.int64, count=len(newcomers)), self.device)
-        integers = np.array([_write_row(_INTEGERS, one) for one in newcomers.values()], dtype=np.int64)
-        floats = np.array([_write_row(_FLOATS, one) for one in newcomers.values()], dtype=np.float32)
+        values = [astuple(one.params) for one in newcomers.values()]
+        integers = np.array([*map(_integers_of, newcomers.values(), values)], dtype=np.int64)
+        floats = np.array([[row[index] for index in _FLOATS.values()] for row in values], dtype=np.float32)
         self._integers.index_copy_(0, rows, upload(integers, self.device))
         self._floats.index_copy_(0, rows, upload(floats, self.device))
         self.finished.index_fill_(0, rows, 0)
         for slot, sequence in newcomers.items():
             self._write_bias(slot, sequence.params.logit_bias)
-            if "penalties" in list_needs(sequence.params):
+            if "penalties" in sequence.needs:
                 self.counts.fill(slot, sequence.tokens, sequence.prompt_length)
             else:
                 self.counts.clear(slot)
@@ -149,14 +148,12 @@ def upload(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     return tensor
 
 
-def _write_row(layout: Mapping[str, _Column], sequence: Sequence) -> list[Any]:
-    row: list[Any] = []
-    for width, read in layout.values():
-        value = read(sequence)
-        if width == 1:
-            row.append(value)
-        else:
-            row += (*value, *(NO_TOKEN,) * (width - len(value)))
+def _integers_of(sequence: Sequence, values: tuple[Any, ...]) -> list[int]:
+    """Write a newcomer's row of integers; `values` are its parameters in their order."""
+    row = [read(sequence) for read in _STATE.values()]
+    row += [values[index] for index in _INTEGERS.values()]
+    for name, index in _IDS.items():
+        row += (*values[index], *(NO_TOKEN,) * (PARAMETERS[name].width - len(values[index])))
     return row
 
 

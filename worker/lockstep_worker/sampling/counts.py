@@ -15,7 +15,8 @@ _NOBODY = 0
 """The table's row of all slots that do not ask; it stays zero."""
 _IN_PROMPT = 1
 _ONE = 2
-"""An entry is twice the number of times in the output, plus one for a token of the prompt."""
+"""An entry is twice the number of times in the output, plus one for a token of the prompt:
+0 is nowhere, 1 in the prompt alone, 2 once in the output, 5 in the prompt and twice in the output."""
 
 
 class TokenCounts:

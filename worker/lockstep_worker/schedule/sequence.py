@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep_worker.wire.messages import NewRequest
-from lockstep_worker.wire.params import SamplingParams
+from lockstep_worker.wire.params import SamplingParams, find_reason, list_needs
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -32,6 +32,15 @@ class Sequence:
     """Tokens of the prompt that were in the prefix cache when it got its first slot; None before."""
     slot: int = -1
     blocks: list[int] = field(default_factory=list)
+    needs: tuple[str, ...] = field(init=False)
+    """Which parts of the sampler it asks for; see `wire.params.Needs`."""
+    reason: str = field(init=False)
+    """Why it takes the per-request update; empty when it takes the batched one."""
+
+    def __post_init__(self) -> None:
+        """Work out once what many ask for."""
+        self.needs = tuple(list_needs(self.params))
+        self.reason = find_reason(self.params)
 
     @classmethod
     def of(cls, request: NewRequest, max_model_len: int) -> Sequence:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep_worker.schedule.sequence import Int32, Int64, Sequence
-from lockstep_worker.wire.params import NEEDS, Needs, SamplingParams, find_reason, list_needs
+from lockstep_worker.wire.params import NEEDS, Needs
 
 
 class SlotTable:
@@ -85,9 +85,9 @@ class SlotTable:
         self.limit[slot] = sequence.limit
         self.num_blocks[slot] = 0
         self.num_drafts[slot] = 0
-        self.ineligible[slot] = bool(find_reason(sequence.params))
+        self.ineligible[slot] = bool(sequence.reason)
         self.logprobs[slot] = sequence.params.logprobs
-        self._count(sequence.params, 1)
+        self._count(sequence, 1)
         self._newcomers[slot] = sequence
         return slot
 
@@ -112,7 +112,7 @@ class SlotTable:
         """
         sequence = self.sequence(slot)
         assert not self.in_flight[slot], "the host must know a row's tokens to propose the next ones"
-        assert not self.ineligible[slot] and "penalties" not in list_needs(sequence.params)
+        assert not self.ineligible[slot] and "penalties" not in sequence.needs
         room = min(self.drafts.shape[1], int(self.limit[slot] - self.length[slot]) - 1)
         proposed = list(tokens)[: max(room, 0)]
         self.drafts[slot, : len(proposed)] = proposed
@@ -123,7 +123,7 @@ class SlotTable:
         sequence = self.sequence(slot)
         sequence.tokens = self.tokens[slot, : self.length[slot]].copy()
         sequence.slot = -1
-        self._count(sequence.params, -1)
+        self._count(sequence, -1)
         self.sequences[slot] = None
         self.ineligible[slot] = False
         self.logprobs[slot] = -1
@@ -137,8 +137,8 @@ class SlotTable:
         assert sequence is not None, f"slot {slot} is free"
         return sequence
 
-    def _count(self, params: SamplingParams, change: int) -> None:
-        for need in list_needs(params):
+    def _count(self, sequence: Sequence, change: int) -> None:
+        for need in sequence.needs:
             self._asking[need] += change
-        self.num_ineligible += change * bool(find_reason(params))
-        self.num_with_logprobs += change * (params.logprobs >= 0)
+        self.num_ineligible += change * bool(sequence.reason)
+        self.num_with_logprobs += change * (sequence.params.logprobs >= 0)

@@ -84,7 +84,12 @@ class Logprobs(msgspec.Struct, frozen=True, array_like=True):
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """All tokens that one rank made in one step: three arrays of equal length as little-endian bytes.
 
-    A handle may stand in several entries, in the order of its tokens; a finish code stands with the last.
+    A handle may stand in several entries, in the order of its tokens; a finish code stands with the last. An example of
+    a step in which 17 drew one token, 21 two, the second of which ended it, and 9 was cancelled:
+
+        handles  17  21  21  9
+        tokens   41  17  52  -1
+        codes    0   0   1   4
     """
 
     rank: int

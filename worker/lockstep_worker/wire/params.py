@@ -110,13 +110,15 @@ PARAMETERS: Mapping[str, Parameter] = _read_declarations()
 NEEDS = tuple(field.name for field in fields(Needs))
 REASONS = tuple(one.reason for one in reversed([*PARAMETERS.values()]) if one.reason)
 """Why a request takes the per-request update; where several hold, the first one counts."""
-_ASKING = {need: [(name, one.off) for name, one in PARAMETERS.items() if one.need == need] for need in NEEDS}
-_DIVERTING = [(name, one.off, one.reason) for name, one in reversed([*PARAMETERS.items()]) if one.reason]
+_INDEX = {name: index for index, name in enumerate(PARAMETERS)}
+_ASKING = [(need, [(_INDEX[name], one.off) for name, one in PARAMETERS.items() if one.need == need]) for need in NEEDS]
+_DIVERTING = [(_INDEX[name], one.off, one.reason) for name, one in reversed([*PARAMETERS.items()]) if one.reason]
 
 
 def list_needs(params: SamplingParams) -> list[str]:
     """List which parts of the sampler a request asks for; a greedy one draws nothing that could be truncated."""
-    needs = [need for need, asking in _ASKING.items() if any(getattr(params, name) != off for name, off in asking)]
+    values = msgspec.structs.astuple(params)
+    needs = [need for need, asking in _ASKING if any(values[index] != off for index, off in asking)]
     if "truncation" in needs and "sampling" not in needs:
         needs.remove("truncation")
     return needs
@@ -124,7 +126,5 @@ def list_needs(params: SamplingParams) -> list[str]:
 
 def find_reason(params: SamplingParams) -> str:
     """Say why a request cannot take the batched update, in the words of `REASONS`; empty when it can."""
-    for name, off, reason in _DIVERTING:
-        if getattr(params, name) != off:
-            return reason
-    return ""
+    values = msgspec.structs.astuple(params)
+    return next((reason for index, off, reason in _DIVERTING if values[index] != off), "")
