@@ -89,7 +89,9 @@ def pack(sequences: list[Sequence], counts: list[int], block_size: int, device: 
     width = max(len(sequence.blocks) for sequence in sequences)
     tables = [sequence.blocks + [0] * (width - len(sequence.blocks)) for sequence in sequences]
     return PackedBatch(
-        host=HostBatch(np.array(starts, dtype=np.int64), np.array(contexts, dtype=np.int32)),
+        host=HostBatch(
+            np.array(starts, dtype=np.int64), np.array(contexts, dtype=np.int32), max(counts), max(contexts)
+        ),
         input_ids=torch.tensor(ids, dtype=torch.int64, device=device),
         positions=torch.tensor(positions, dtype=torch.int64, device=device),
         kv_cells=torch.tensor(slots, dtype=torch.int64, device=device),

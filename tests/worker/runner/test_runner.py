@@ -97,8 +97,13 @@ def test_rows_are_packed_as_the_plan_orders_them() -> None:
     table.drafts[1] = [71, 72]
     newest = torch.tensor([10, 11, 12, 13])
     packer = Packer(table, BLOCK, 64, 9, newest)
-    plan = Plan(ints(0, 1, 2), ints(5, 4, 0), ints(1, 3, 3), ints(1, 3, 0), 2)
-    batch = packer.pack(plan)
+    plan = Plan(
+        rows=ints(0, 1, 2), starts=ints(5, 4, 0), counts=ints(1, 3, 3), draws=ints(1, 3, 0), num_decodes=2, max_draws=3
+    )
+    packed = packer.pack(plan)
+    assert (packed.rows.tolist(), packed.draws.tolist()) == ([0, 1], [1, 3])
+    assert packed.rows_on_device.tolist() == [0, 1]
+    batch = packed.batch
     assert batch.input_ids.tolist() == [10, 11, 71, 72, 200, 201, 202]
     assert batch.positions.tolist() == [5, 4, 5, 6, 0, 1, 2]
     assert batch.kv_cells.tolist() == [6 * 4 + 1, 3 * 4, 3 * 4 + 1, 3 * 4 + 2, 4, 5, 6]

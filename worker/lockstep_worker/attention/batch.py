@@ -28,15 +28,10 @@ class HostBatch:
     context_lens: npt.NDArray[np.int32]
     """[S]: tokens of the sequence in the cache, this run's included"""
 
-    @property
-    def max_query(self) -> int:
-        """The most tokens that a sequence brings."""
-        return int(np.diff(self.query_start).max())
-
-    @property
-    def max_context(self) -> int:
-        """The longest context."""
-        return int(self.context_lens.max())
+    max_query: int
+    """the most tokens that a sequence brings"""
+    max_context: int
+    """the longest context"""
 
 
 @dataclass(frozen=True, slots=True)

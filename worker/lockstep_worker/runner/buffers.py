@@ -20,6 +20,17 @@ first one's tokens were collected. So two runs' host memory is kept apart. On th
 one another there."""
 
 
+class _Input:
+    """One named input: its memory on the host, as torch and as numpy see it, and on the device."""
+
+    def __init__(self, size: int, kind: type[np.generic], device: torch.device) -> None:
+        self.is_remote = device.type == "cuda"
+        hosts = [torch.from_numpy(np.zeros(size, dtype=kind)) for _ in range(_HOST_COPIES if self.is_remote else 1)]
+        self.hosts = [host.pin_memory() for host in hosts] if self.is_remote else hosts
+        self.arrays = [host.numpy() for host in self.hosts]
+        self.own = self.hosts[0].to(device)  # on a CPU the host's itself
+
+
 class Buffers:
     """Named inputs of a run, on the host and on the device.
 
@@ -29,15 +40,8 @@ class Buffers:
     """
 
     def __init__(self, sizes: Mapping[str, tuple[int, type[np.generic]]], device: torch.device) -> None:
-        self._device = device
         self._turn = 0
-        self._host: dict[str, list[Tensor]] = {}
-        self._on_device: dict[str, Tensor] = {}
-        is_remote = device.type == "cuda"
-        for name, (size, kind) in sizes.items():
-            make = [torch.from_numpy(np.zeros(size, dtype=kind)) for _ in range(_HOST_COPIES if is_remote else 1)]
-            self._host[name] = [host.pin_memory() for host in make] if is_remote else make
-            self._on_device[name] = make[0].to(device) if is_remote else make[0]
+        self._inputs = {name: _Input(size, kind, device) for name, (size, kind) in sizes.items()}
 
     def turn(self) -> None:
         """Another run is packed from here on."""
@@ -49,10 +53,10 @@ class Buffers:
         Returns:
             The input on the device, of the array's shape; it holds until the input is filled again.
         """
-        hosts = self._host[name]
-        host = hosts[self._turn % len(hosts)][: array.size].view(array.shape)
-        host.numpy()[...] = array
-        own = self._on_device[name][: array.size].view(array.shape)
-        if own.device != host.device:
-            own.copy_(host, non_blocking=True)
-        return own
+        one, size = self._inputs[name], array.size
+        turn = self._turn % len(one.arrays)
+        one.arrays[turn][:size] = array.reshape(-1)
+        own = one.own[:size]
+        if one.is_remote:
+            own.copy_(one.hosts[turn][:size], non_blocking=True)
+        return own if array.ndim == 1 else own.view(array.shape)

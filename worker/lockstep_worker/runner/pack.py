@@ -9,7 +9,10 @@ Of the rows of `schedule/plan`'s example, with blocks of 16 tokens, T is 348:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,6 +21,19 @@ from lockstep_worker.runner.buffers import Buffers
 from lockstep_worker.schedule.plan import Plan
 from lockstep_worker.schedule.sequence import Int32, Int64
 from lockstep_worker.schedule.slots import SlotTable
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A plan on its way to the device. R rows draw, the decodes among them first."""
+
+    batch: PackedBatch
+    rows: Int32
+    """[R]: the slots that draw"""
+    draws: Int32
+    """[R]: how many tokens each draws"""
+    rows_on_device: Tensor
+    """int64 [R]"""
 
 
 class Packer:
@@ -40,7 +56,6 @@ class Packer:
         self._last_token = last_token
         sizes: dict[str, tuple[int, type[np.generic]]] = {
             "known": (max_num_tokens, np.int64),
-            "decodes": (table.num_slots, np.int64),
             "decode_starts": (table.num_slots, np.int64),
             "positions": (max_num_tokens, np.int64),
             "kv_cells": (max_num_tokens, np.int64),
@@ -50,27 +65,34 @@ class Packer:
         }
         self._buffers = Buffers(sizes, last_token.device)
 
-    def pack(self, plan: Plan) -> PackedBatch:
+    def pack(self, plan: Plan) -> Packed:
         """Lay a plan's rows behind one another; one without rows becomes a token that is nobody's."""
         self._buffers.turn()
-        if plan.is_empty:
-            return self._pack_nobody()
+        drawing = plan.draws > 0
+        rows, draws = plan.rows[drawing], plan.draws[drawing]
+        on_device = self._buffers.fill("rows", rows)
+        batch = self._pack_nobody() if plan.is_empty else self._pack_rows(plan, drawing, on_device)
+        return Packed(batch, rows, draws, on_device)
+
+    def _pack_rows(self, plan: Plan, drawing: npt.NDArray[np.bool_], rows_on_device: Tensor) -> PackedBatch:
         table, size, fill = self._table, self._block_size, self._buffers.fill
         ends = np.cumsum(plan.counts, dtype=np.int64)
         query_start = np.concatenate((np.zeros(1, dtype=np.int64), ends))
         owner = np.repeat(np.arange(plan.rows.size), plan.counts)  # [T]
         positions: Int64 = np.arange(query_start[-1]) - query_start[owner] + plan.starts[owner]  # [T]
         slots = plan.rows[owner]  # [T]
-        host = HostBatch(query_start, plan.starts + plan.counts)
+        context_lens = plan.starts + plan.counts
+        host = HostBatch(query_start, context_lens, int(plan.counts.max()), int(context_lens.max()))
         width = -(-host.max_context // size)
         kv_cells = table.block_table[slots, positions // size].astype(np.int64) * size + positions % size
+        newest = self._last_token[rows_on_device[: plan.num_decodes]]
         return PackedBatch(
             host=host,
-            input_ids=self._input_ids(plan, query_start, slots, positions),
+            input_ids=self._input_ids(plan, newest, query_start, slots, positions),
             positions=fill("positions", positions),
             kv_cells=fill("kv_cells", kv_cells),
             block_tables=fill("block_tables", table.block_table[plan.rows, :width]),
-            logit_rows=fill("logit_rows", _logit_rows(plan, ends)),
+            logit_rows=fill("logit_rows", _logit_rows(plan, drawing, ends)),
         )
 
     def _pack_nobody(self) -> PackedBatch:
@@ -78,7 +100,7 @@ class Packer:
         fill = self._buffers.fill
         zero, nowhere = np.zeros(1, dtype=np.int64), np.full(1, self._spare_block * self._block_size)
         return PackedBatch(
-            host=HostBatch(np.array([0, 1]), np.ones(1, dtype=np.int32)),
+            host=HostBatch(np.array([0, 1]), np.ones(1, dtype=np.int32), max_query=1, max_context=1),
             input_ids=fill("known", zero),
             positions=fill("positions", zero),
             kv_cells=fill("kv_cells", nowhere),
@@ -86,14 +108,9 @@ class Packer:
             logit_rows=fill("logit_rows", zero[:0]),
         )
 
-    def upload_rows(self, rows: Int32) -> Tensor:
-        """Return the slots that sample, on the device: int64 [rows]."""
-        return self._buffers.fill("rows", rows)
-
-    def _input_ids(self, plan: Plan, query_start: Int64, slots: Int32, positions: Int64) -> Tensor:
+    def _input_ids(self, plan: Plan, newest: Tensor, query_start: Int64, slots: Int32, positions: Int64) -> Tensor:
         """Decodes read their newest token on the device; drafts and prompts come from the host."""
         count = plan.num_decodes
-        newest = self._last_token[self._buffers.fill("decodes", plan.rows[:count])]
         if count == slots.size:
             return newest
         decoded = int(query_start[count])  # tokens of all decodes, drafts included
@@ -107,11 +124,11 @@ class Packer:
         return ids.index_copy(0, self._buffers.fill("decode_starts", starts), newest)
 
 
-def _logit_rows(plan: Plan, ends: Int64) -> Int64:
+def _logit_rows(plan: Plan, drawing: npt.NDArray[np.bool_], ends: Int64) -> Int64:
     """Find the packed tokens behind which something is drawn: the last `draws` of each row."""
-    drawing = plan.draws > 0
-    ends, draws = ends[drawing], plan.draws[drawing]
-    if draws.size == int(draws.sum()):
+    ends = ends[drawing]
+    if plan.max_draws == 1:
         return ends - 1
+    draws = plan.draws[drawing]
     offsets = np.arange(int(draws.sum())) - np.repeat(np.cumsum(draws) - draws, draws)
     return np.repeat(ends - draws, draws) + offsets

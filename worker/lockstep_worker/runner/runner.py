@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.topology import ALONE, Topology
-from lockstep_worker.runner.pack import Packer
+from lockstep_worker.runner.pack import Packed, Packer
 from lockstep_worker.sampling.columns import Columns, upload
 from lockstep_worker.sampling.logprobs import TopLogprobs, top_logprobs
 from lockstep_worker.sampling.sampler import Drawn, sample, sample_drafted
@@ -80,15 +80,14 @@ class Runner:
         Returns without waiting for the device.
         """
         self.columns.admit(self._table.take_newcomers())
-        logits_nV = self._model.forward(self._packer.pack(plan))
-        drawing = plan.draws > 0
-        rows, draws = plan.rows[drawing], plan.draws[drawing]
-        drawn = self._sample(logits_nV, rows, draws)
-        logprobs = self._logprobs(logits_nV, rows, draws, drawn)
+        packed = self._packer.pack(plan)
+        logits_nV = self._model.forward(packed.batch)
+        drawn = self._sample(logits_nV, packed, plan.max_draws)
+        logprobs = self._logprobs(logits_nV, packed, drawn)
         return Run(
-            rows=rows,
-            incarnations=self._table.incarnation[rows],
-            draws=draws,
+            rows=packed.rows,
+            incarnations=self._table.incarnation[packed.rows],
+            draws=packed.draws,
             drawn=drawn.to_host(),
             logprobs=logprobs,
             event=self._mark_end(),
@@ -114,15 +113,16 @@ class Runner:
             logprobs=logprobs,
         )
 
-    def _sample(self, logits_nV: Tensor, rows: Int32, draws: Int32) -> Drawn:
-        on_device, needs = self._packer.upload_rows(rows), self._table.needs
-        if draws.max(initial=1) == 1:
-            return sample(logits_nV, on_device, self.columns, needs)
-        laid_out = Draws.lay_out(rows, draws, self._table.drafts[rows], self.columns.device)
-        return sample_drafted(logits_nV, on_device, laid_out, self.columns, needs)
+    def _sample(self, logits_nV: Tensor, packed: Packed, max_draws: int) -> Drawn:
+        rows, needs = packed.rows_on_device, self._table.needs
+        if max_draws == 1:
+            return sample(logits_nV, rows, self.columns, needs)
+        laid_out = Draws.lay_out(packed.rows, packed.draws, self._table.drafts[packed.rows], self.columns.device)
+        return sample_drafted(logits_nV, rows, laid_out, self.columns, needs)
 
-    def _logprobs(self, logits_nV: Tensor, rows: Int32, draws: Int32, drawn: Drawn) -> AskedLogprobs | None:
+    def _logprobs(self, logits_nV: Tensor, packed: Packed, drawn: Drawn) -> AskedLogprobs | None:
         """Work out the logprobs of the rows that ask, which bring one token each; which they are the host knows."""
+        rows, draws = packed.rows, packed.draws
         if not self._table.num_with_logprobs:
             return None
         asking = np.flatnonzero(self._table.logprobs[rows] >= 0)

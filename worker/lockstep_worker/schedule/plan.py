@@ -33,6 +33,8 @@ class Plan:
     draws: Int32
     """How many tokens it brings at most; 0 where its newest token is not reached."""
     num_decodes: int
+    max_draws: int = 1
+    """The largest of `draws`, or 1: more only where some row has drafts."""
 
     @property
     def is_empty(self) -> bool:

@@ -114,6 +114,7 @@ class Scheduler:
             np.concatenate((decodes, np.array(rows, dtype=np.int32))),
             np.concatenate((brings, np.array(counts, dtype=np.int32))),
             decodes.size,
+            int(brings.max(initial=1)) if self.table.may_draft else 1,
         )
 
     def _running_rows(self) -> Int32:
@@ -134,9 +135,11 @@ class Scheduler:
         rows = self._running_rows()
         # A row whose tokens in flight may reach the limit ends without another run, or is looked at again after them.
         open_ended = table.length[rows] + table.in_flight[rows] < table.limit[rows]
-        # How many tokens a checked draft leaves is known after its collect only; who proposes must know them all.
-        is_certain = table.in_flight[rows] + table.drafting[rows] <= 1
-        rows = rows[open_ended & is_certain & (self._remaining(rows) == 1)][: self._max_num_tokens]
+        is_due = open_ended & (self._remaining(rows) == 1)
+        if table.may_draft:
+            # How many tokens a checked draft leaves is known after its collect only; who proposes must know them all.
+            is_due &= table.in_flight[rows] + table.drafting[rows] <= 1
+        rows = rows[is_due][: self._max_num_tokens]
         short = rows[table.computed[rows] >= table.num_blocks[rows] * size]
         for slot in short.tolist():
             if slot in self._running:  # an earlier row may have sent it back to the queue
@@ -152,7 +155,7 @@ class Scheduler:
         """
         table, size = self.table, self.pool.block_size
         drafts = table.num_drafts[rows]
-        if not drafts.any():
+        if not (table.may_draft and drafts.any()):
             return np.ones(rows.size, dtype=np.int32)
         before = np.cumsum(drafts) - drafts
         drafts = np.clip(self._max_num_tokens - rows.size - before, 0, drafts)
@@ -236,7 +239,7 @@ class Scheduler:
             counts.append(count)
             budget -= count
 
-    def _book(self, rows: Int32, counts: Int32, num_decodes: int) -> Plan:
+    def _book(self, rows: Int32, counts: Int32, num_decodes: int, max_draws: int) -> Plan:
         """Write the plan into the table, as if it had run: what follows it on the device sees its results."""
         table = self.table
         starts = table.computed[rows]
@@ -244,10 +247,18 @@ class Scheduler:
         draws = (table.computed[rows] == table.length[rows] + table.in_flight[rows]).astype(np.int32)
         draws[:num_decodes] = counts[:num_decodes]
         table.in_flight[rows] += draws
-        table.num_drafts[rows] = 0
+        if table.may_draft:
+            table.num_drafts[rows] = 0
         for slot in rows[num_decodes:].tolist():
             self._commit(slot)
-        return Plan(rows=rows, starts=starts, counts=counts, draws=draws, num_decodes=num_decodes)
+        return Plan(
+            rows=rows,
+            starts=starts,
+            counts=counts,
+            draws=draws,
+            num_decodes=num_decodes,
+            max_draws=max_draws,
+        )
 
 
 def _turn(sequence: Sequence) -> tuple[int, int]:

@@ -61,6 +61,7 @@ class SlotTable:
         self.num_with_logprobs = 0
         self._free = list(range(num_slots - 1, -1, -1))
         self._asking = dict.fromkeys(NEEDS, 0)
+        self._needs: Needs | None = None
         self._newcomers: dict[int, Sequence] = {}
 
     @property
@@ -69,9 +70,16 @@ class SlotTable:
         return len(self._free)
 
     @property
+    def may_draft(self) -> bool:
+        """Whether any row may ever have drafts."""
+        return self.drafts.shape[1] > 0
+
+    @property
     def needs(self) -> Needs:
         """Which parts of the sampler the running requests ask for; kept by counting, never scanned."""
-        return Needs(**{need: count > 0 for need, count in self._asking.items()})
+        if self._needs is None:
+            self._needs = Needs(**{need: count > 0 for need, count in self._asking.items()})
+        return self._needs
 
     def admit(self, sequence: Sequence) -> int:
         """Admission: give a sequence a slot and fill its row; there must be a free one."""
@@ -145,6 +153,7 @@ class SlotTable:
         return sequence
 
     def _count(self, sequence: Sequence, change: int) -> None:
+        self._needs = None
         for need in sequence.needs:
             self._asking[need] += change
         self.num_ineligible += change * bool(sequence.reason)
