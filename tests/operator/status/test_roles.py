@@ -73,7 +73,7 @@ def test_many_groups_of_one_role_do_not_make_up_for_the_other() -> None:
 
 
 def test_each_role_may_miss_as_many_groups_as_a_rollout_may_take() -> None:
-    world = start(replicas=2)
+    world = start({"replicas": 2}, replicas=2)
     unready(world, "main")
     unready(world, "second")
     assert find(tell(world), "Available")[0] == "True"
@@ -83,8 +83,8 @@ def test_each_role_may_miss_as_many_groups_as_a_rollout_may_take() -> None:
 
 
 def test_a_rollout_names_the_roles_that_it_reaches() -> None:
-    world = start(replicas=2)
-    world.change(roles=build_two_roles(engine={"maxBatchSize": 16}))
+    world = start({"replicas": 2})
+    world.change(roles=build_two_roles(replicas=2, engine={"maxBatchSize": 16}))
     said = tell(world)
     left = "role second: 2 groups of an older revision are left"
     assert find(said, "Progressing") == ("True", "RollingOut", left)

@@ -12,17 +12,17 @@ from lockstep_operator.kinds import Kind, Object
 def list_settings(spec: Spec, *, deployment: str, namespace: str, groups: tuple[Group, ...]) -> list[Object]:
     """List the deployment's ConfigMap, if any group is wanted, and that of each group."""
 
-    def build(name: str, **labels: str) -> Object:
+    def build(name: str, role: str, **labels: str) -> Object:
         metadata = {
             "name": f"{name}-settings",
             "namespace": namespace,
-            "labels": names.build_labels(deployment, spec.roles[0].name) | labels,
+            "labels": names.build_labels(deployment, role) | labels,
         }
         data = {"model": spec.model.served_name}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
-    own = [build(deployment)] if spec.replicas else []
-    return own + [build(group.name, **{names.LABEL_GROUP: group.name}) for group in groups]
+    own = [build(deployment, spec.roles[0].name)] if spec.replicas else []
+    return own + [build(group.name, group.role, **{names.LABEL_GROUP: group.name}) for group in groups]
 
 
 SETTINGS = Child(kind=Kind("ConfigMap", "", "v1", "configmaps"), list_wanted=list_settings)
