@@ -132,8 +132,10 @@ class Role:
 
     RULES: ClassVar[tuple[Rule, ...]] = ROLE_RULES
     name: str = described(
-        "The role's name, part of its children's names. Under another name it is another role: its groups are made anew.",
-        max_length=30, pattern=DNS_LABEL)
+        "The role's name, part of its children's names. By another name it is another role, with groups of its own.",
+        max_length=30,
+        pattern=DNS_LABEL,
+    )
     replicas: int | None = described(
         "How many groups the role has. Unset: `spec.replicas`; exactly one role must leave it unset.",
         default=None,

@@ -33,7 +33,9 @@ def has_removable(seen: Observed) -> bool:
     While MPIJobs are not served those of groups are not: they go after the deployment, which owns them.
     """
     is_served = seen.is_served(MPIJOB.kind)
-    return any(is_served or not _read_label(item, names.LABEL_GROUP) for items in seen.children.values() for item in items)
+    return any(
+        is_served or not _read_label(item, names.LABEL_GROUP) for items in seen.children.values() for item in items
+    )
 
 
 def _plan_child(seen: Observed, spec: Spec, child: Child) -> Plan:

@@ -29,7 +29,7 @@ def build_deployment(namespace: str = "default", **spec: Any) -> Object:
 
 
 def build_two_roles(**fields: Any) -> list[Object]:
-    """Build the example's role, which is scaled, and a second one of one group and another revision, or these fields."""
+    """Build the example's role, which is scaled, and one of one group and another revision, or with these fields."""
     (role,) = copy.deepcopy(MINIMAL["spec"]["roles"])
     return [role, role | {"name": "second", "replicas": 1, "engine": {"maxBatchSize": 8}, **fields}]
 
