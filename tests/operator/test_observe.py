@@ -3,7 +3,6 @@
 import pytest
 
 from lockstep_operator import names
-from lockstep_operator.children.child import Child
 from lockstep_operator.children.mpijob import MPIJOB
 from lockstep_operator.children.registry import CHILDREN
 from lockstep_operator.children.service import SERVICE
@@ -12,9 +11,8 @@ from lockstep_operator.groups.state import Observed
 from lockstep_operator.kinds import PODS, Kind, Object
 from lockstep_operator.observe import observe
 from support.cluster.deployments import build_deployment
+from support.cluster.more_children import GANG
 from support.worlds.stored import SilentLaunchers, Stored
-
-GANG = Child(kind=Kind("Gang", "gangs.example.dev", "v1", "gangs"), list_wanted=lambda spec, **_: [])
 
 
 def look(items: dict[Kind, list[Object]]) -> Observed:

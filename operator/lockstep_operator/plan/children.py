@@ -78,8 +78,8 @@ def _is_frozen(seen: Observed, item: Object) -> bool:
     if seen.spec is None or not seen.spec.paused or seen.deleting:
         return False
     role = _read_label(item, names.LABEL_ROLE)
-    is_wanted = any(entry.name == role for entry in seen.spec.roles)
-    return not is_wanted and any(entry.role == role for entry in (*seen.groups, *seen.leftovers))
+    there = {group.role for group in seen.groups} | {pod.role for pod in seen.leftovers}
+    return role in there and all(entry.name != role for entry in seen.spec.roles)
 
 
 def _read_label(item: Object, label: str) -> str:

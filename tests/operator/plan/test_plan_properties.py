@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep_operator import names
+from lockstep_operator.api.status import RoleStatus, Status
 from lockstep_operator.children.mpijob import MPIJOB
 from lockstep_operator.children.registry import CHILDREN
 from lockstep_operator.groups.health import is_ready
 from support.cluster.deployments import MINIMAL, build_two_roles
-from support.cluster.settings_child import SETTINGS
+from support.cluster.more_children import SETTINGS
 from support.worlds.world import World
 
 MAIN, SECOND = build_two_roles()
@@ -161,7 +162,8 @@ def test_status_never_counts_more_than_there_is(
         happen(world, event)
         world.reconcile()
         status = world.status
-        for counts in (status, *status.roles):
+        parts: list[Status | RoleStatus] = [status, *status.roles]
+        for counts in parts:
             assert 0 <= counts.ready_replicas <= counts.replicas
             assert 0 <= counts.updated_replicas <= counts.replicas
         assert status.replicas <= sum(role.replicas for role in status.roles) <= len(status.groups)

@@ -10,7 +10,7 @@ from lockstep_operator.apply import describe
 from lockstep_operator.children.mpijob import MPIJOB
 from lockstep_operator.children.registry import CHILDREN
 from support.cluster.deployments import build_two_roles
-from support.cluster.settings_child import SETTINGS
+from support.cluster.more_children import SETTINGS
 from support.worlds.world import World
 
 
