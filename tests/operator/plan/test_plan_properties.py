@@ -90,8 +90,8 @@ def happen_within_limits(world: World, event: tuple[str, int]) -> None:
     happen(world, event)
     living = [(group.role, group.index) for group in world.groups.values() if group.deleting_since is None]
     assert len(living) == len(set(living)), "two living groups hold one place"
-    there = {group.name for group in world.groups.values()} | {pod.group for pod in world.orphans}
-    assert not (settings - list_of_groups(world)) & there, "a group outlives its child"
+    stayed = {group.name for uid, group in groups.items() if uid in world.groups} | {pod.group for pod in world.orphans}
+    assert not (settings - list_of_groups(world)) & stayed, "a group outlives its child"
     if event[0] == "reconcile" and world.spec.paused:
         assert world.groups == groups, "pausing does not freeze groups"
         serving = {names.build_service_name("recall", group.role) for group in groups.values()}
