@@ -28,6 +28,7 @@ UNSERVED = ((), (MPIJOB.kind,), (SETTINGS.kind,))
 EVENTS = st.one_of(
     st.tuples(st.just("advance"), st.integers(1, 200)),
     st.tuples(st.just("reconcile"), st.integers(0, 6)),
+    st.tuples(st.just("run"), st.integers(1, 12)),
     st.tuples(st.just("lose_worker"), st.integers(0, 3)),
     st.tuples(st.just("end_launcher"), st.integers(0, 3)),
     st.tuples(st.just("end_worker"), st.integers(0, 3)),
@@ -37,6 +38,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("delete_group"), st.integers(0, 3)),
     st.tuples(st.just("roles"), st.integers(0, len(ROLES) - 1)),
     st.tuples(st.just("pause"), st.integers(0, 1)),
+    st.tuples(st.just("pause_and_change"), st.integers(0, len(ROLES) - 1)),
     st.tuples(st.just("orphan"), st.integers(0, 3)),
     st.tuples(st.just("serve"), st.integers(0, len(UNSERVED) - 1)),
 )
@@ -45,10 +47,12 @@ SPECS = st.sampled_from([{"roles": roles} for roles in ROLES])
 POLICY = {"maxRestarts": 2, "windowSeconds": 600, "backoffSeconds": 5}
 
 
-def build_world(**spec: Any) -> World:
-    """One with a kind of child of each group beside the operator's own."""
+def build_world(*, runs: bool = False, **spec: Any) -> World:
+    """One with a kind of child of each group beside the operator's own; `runs` says that it has come to rest."""
     world = World(restartPolicy=POLICY, **spec)
     world.kinds = (*CHILDREN, SETTINGS)
+    if runs:
+        world.settle()
     return world
 
 
@@ -61,6 +65,10 @@ def happen(world: World, event: tuple[str, int]) -> None:
             world.advance(number)
         case "reconcile":  # dies after so many actions
             world.reconcile(crash_after=number)
+        case "run":  # long enough for groups to become ready
+            for _ in range(number):
+                world.reconcile()
+                world.advance(1)
         case "scale":
             world.change(replicas=number)
         case "image":
@@ -69,6 +77,8 @@ def happen(world: World, event: tuple[str, int]) -> None:
             world.change(roles=ROLES[number])
         case "pause":
             world.change(paused=bool(number))
+        case "pause_and_change":
+            world.change(paused=True, roles=ROLES[number])
         case "serve":
             world.unserved = set(UNSERVED[number])
         case "lose_service":
@@ -105,11 +115,11 @@ def list_of_groups(world: World) -> set[str]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(HISTORIES, SPECS)
+@given(HISTORIES, SPECS, st.booleans())
 def test_any_history_with_crashes_comes_to_rest_as_the_spec_says(
-    history: list[tuple[str, int]], spec: dict[str, Any]
+    history: list[tuple[str, int]], spec: dict[str, Any], runs: bool
 ) -> None:
-    world = build_world(**spec)
+    world = build_world(runs=runs, **spec)
     for event in history:
         happen_within_limits(world, event)
     world.unserved.clear()
@@ -136,9 +146,11 @@ def test_any_history_with_crashes_comes_to_rest_as_the_spec_says(
 
 
 @settings(max_examples=150, deadline=None)
-@given(HISTORIES, SPECS)
-def test_any_history_can_be_deleted_and_leaves_nothing(history: list[tuple[str, int]], spec: dict[str, Any]) -> None:
-    world = build_world(**spec)
+@given(HISTORIES, SPECS, st.booleans())
+def test_any_history_can_be_deleted_and_leaves_nothing(
+    history: list[tuple[str, int]], spec: dict[str, Any], runs: bool
+) -> None:
+    world = build_world(runs=runs, **spec)
     world.reconcile()
     for event in history:
         happen_within_limits(world, event)
