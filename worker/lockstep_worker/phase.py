@@ -50,7 +50,7 @@ STEP_PHASES = (
 """What a step with work is made of, in the order of one step's data."""
 
 
-class Position(NamedTuple):
+class Standing(NamedTuple):
     """Where a loop stands; the lesser of two is further behind."""
 
     step: int
@@ -70,4 +70,4 @@ class Position(NamedTuple):
                 return f"the {self.phase.label} of step {self.step}"
 
 
-LOADING = Position(0, Phase.LOAD)
+LOADING = Standing(0, Phase.LOAD)

@@ -89,7 +89,9 @@ class Inspector:
         assert plan.counts.min() >= 1
         assert plan.counts.sum() <= self.max_num_tokens
         assert np.unique(plan.rows).size == plan.rows.size
-        assert (plan.counts[: plan.num_decodes] == 1).all()
+        decodes = slice(plan.num_decodes)
+        assert (plan.counts[decodes] == plan.draws[decodes]).all()
+        assert (plan.counts[decodes] <= 1 + self.scheduler.table.drafts.shape[1]).all()
         self._check_order()
         self._check_counts()
         for row, start, count in zip(plan.rows.tolist(), plan.starts.tolist(), plan.counts.tolist(), strict=True):

@@ -92,7 +92,7 @@ def pack(sequences: list[Sequence], counts: list[int], block_size: int, device: 
         host=HostBatch(np.array(starts, dtype=np.int64), np.array(contexts, dtype=np.int32)),
         input_ids=torch.tensor(ids, dtype=torch.int64, device=device),
         positions=torch.tensor(positions, dtype=torch.int64, device=device),
-        slot_mapping=torch.tensor(slots, dtype=torch.int64, device=device),
+        kv_cells=torch.tensor(slots, dtype=torch.int64, device=device),
         block_tables=torch.tensor(tables, dtype=torch.int32, device=device),
         logit_rows=torch.tensor(rows, dtype=torch.int64, device=device),
     )

@@ -21,7 +21,7 @@ ITEMS: list[Inbound] = [NewRequest(7, [1, 2, 3], SamplingParams(max_tokens=4, en
 
 
 def run_one(comm: CountingComm, items: list[Inbound], active: int = 0) -> Exchanged:
-    exchange = Exchange(comm, RankMetrics(CollectorRegistry(), comm.rank))
+    exchange = Exchange(comm, RankMetrics(CollectorRegistry(), comm.rank), Topology.of(comm.rank, tensor=comm.size))
     exchange.post(RankState(step=3, active=active, running=1, tokens=8, free_blocks=5, digest=9, routes=4), items)
     assert exchange.posted
     exchanged = exchange.complete(wait_awake)

@@ -18,9 +18,9 @@ from lockstep_worker.health.rank_server import RankServer
 from lockstep_worker.health.readiness import Readiness
 from lockstep_worker.health.suspects import Silence
 from lockstep_worker.parallel.comm import SingleComm
-from lockstep_worker.phase import Phase, Position
+from lockstep_worker.phase import Phase, Standing
 
-MINE, THEIRS = Position(813, Phase.EXCHANGE), Position(812, Phase.FORWARD)
+MINE, THEIRS = Standing(813, Phase.EXCHANGE), Standing(812, Phase.FORWARD)
 LOCAL = "127.0.0.1"
 GOOD = json.dumps({"rank": 1, "step": 812, "phase": "forward"})
 
@@ -50,11 +50,11 @@ def listener(behave: Callable[[socket.socket], None] | None = None) -> Iterator[
         yield Peer("host", LOCAL, listening.getsockname()[1])
 
 
-def ask(*others: Peer, bound_s: float = 10.0) -> list[Position | Silence]:
+def ask(*others: Peer, bound_s: float = 10.0) -> list[Standing | Silence]:
     return list(Peers(0, [Peer("host", LOCAL, 1), *others]).ask(MINE, bound_s))[1:]
 
 
-def test_a_rank_that_answers_tells_its_position() -> None:
+def test_a_rank_that_answers_tells_its_standing() -> None:
     with rank_server(1) as one, rank_server(2) as two:
         assert Peers(1, [one, one, two]).ask(MINE) == [Silence.UNREACHABLE, MINE, THEIRS]
         assert ask(one, two) == [THEIRS, THEIRS]

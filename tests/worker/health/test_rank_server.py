@@ -10,11 +10,11 @@ from lockstep_worker import contract
 from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.health.rank_server import RankServer
 from lockstep_worker.health.readiness import Readiness, State
-from lockstep_worker.phase import Phase, Position
+from lockstep_worker.phase import Phase, Standing
 
 
-def stand() -> Position:
-    return Position(812, Phase.FORWARD)
+def stand() -> Standing:
+    return Standing(812, Phase.FORWARD)
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep_worker.health.suspects import Answer, Silence, find_suspects, judge
-from lockstep_worker.phase import LOADING, Phase, Position
+from lockstep_worker.phase import LOADING, Phase, Standing
 
 SEEN = "no progress for 4.2 s (timeout 4 s)"
 MUTE, GONE = Silence.NO_ANSWER, Silence.UNREACHABLE
 COLLECT, EXCHANGE, ADMIT, FORWARD = (
-    Position(812, phase) for phase in (Phase.COLLECT, Phase.EXCHANGE, Phase.ROUTE, Phase.FORWARD)
+    Standing(812, phase) for phase in (Phase.COLLECT, Phase.EXCHANGE, Phase.ROUTE, Phase.FORWARD)
 )
-NEXT_COLLECT, NEXT = Position(813, Phase.COLLECT), Position(813, Phase.EXCHANGE)
+NEXT_COLLECT, NEXT = Standing(813, Phase.COLLECT), Standing(813, Phase.EXCHANGE)
 
 TABLE = [
     pytest.param([EXCHANGE, MUTE], [1], id="stopped, its peer in the exchange"),
@@ -27,8 +27,8 @@ TABLE = [
     pytest.param([COLLECT, EXCHANGE], [0], id="posted, but stuck in the tail of its step"),
     pytest.param([COLLECT, ADMIT], [0], id="the exchange done at its peer already"),
     pytest.param([NEXT_COLLECT, FORWARD], [1], id="a later tail is no fault"),
-    pytest.param([Position(811, Phase.IDLE), EXCHANGE], [0], id="stuck in the park"),
-    pytest.param([LOADING, Position(1, Phase.EXCHANGE)], [0], id="still loading"),
+    pytest.param([Standing(811, Phase.IDLE), EXCHANGE], [0], id="stuck in the park"),
+    pytest.param([LOADING, Standing(1, Phase.EXCHANGE)], [0], id="still loading"),
     pytest.param([NEXT, NEXT, FORWARD, FORWARD], [2, 3], id="one replica of two"),
     pytest.param([NEXT, FORWARD, GONE], [1], id="a better suspect than one that has ended"),
     pytest.param([EXCHANGE, GONE], [], id="ended, perhaps because it noticed the same"),
@@ -120,13 +120,13 @@ def test_a_large_group_makes_no_endless_sentence() -> None:
     assert verdict.reason.startswith("ranks 36, 37, 38, 39, 40, 41, 42, 43 and 28 more do not answer: ")
 
 
-POSITIONS = st.builds(Position, st.integers(1, 3), st.sampled_from(Phase))
+STANDINGS = st.builds(Standing, st.integers(1, 3), st.sampled_from(Phase))
 
 
-@given(st.lists(st.one_of(POSITIONS, st.sampled_from(Silence)), min_size=2, max_size=6), st.data())
+@given(st.lists(st.one_of(STANDINGS, st.sampled_from(Silence)), min_size=2, max_size=6), st.data())
 def test_all_ranks_that_can_speak_blame_alike(answers: list[Answer], data: st.DataObject) -> None:
     """What the others answer is the same for all of them, however they stand; and nobody is blamed for having ended."""
-    speakers = [rank for rank, answer in enumerate(answers) if isinstance(answer, Position)]
+    speakers = [rank for rank, answer in enumerate(answers) if isinstance(answer, Standing)]
     if not speakers:
         return
     nodes = data.draw(st.lists(st.sampled_from("abc"), min_size=len(answers), max_size=len(answers)))

@@ -101,7 +101,7 @@ def test_rows_are_packed_as_the_plan_orders_them() -> None:
     batch = packer.pack(plan)
     assert batch.input_ids.tolist() == [10, 11, 71, 72, 200, 201, 202]
     assert batch.positions.tolist() == [5, 4, 5, 6, 0, 1, 2]
-    assert batch.slot_mapping.tolist() == [6 * 4 + 1, 3 * 4, 3 * 4 + 1, 3 * 4 + 2, 4, 5, 6]
+    assert batch.kv_cells.tolist() == [6 * 4 + 1, 3 * 4, 3 * 4 + 1, 3 * 4 + 2, 4, 5, 6]
     assert batch.host.query_start.tolist() == [0, 1, 4, 7]
     assert batch.host.context_lens.tolist() == [6, 7, 3]
     assert batch.block_tables.tolist() == [[5, 6], [7, 3], [1, 0]]

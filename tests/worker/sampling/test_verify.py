@@ -38,7 +38,7 @@ def test_draws_are_laid_out_row_by_row() -> None:
     laid_out = Draws.lay_out(slots, draws, drafts, CPU)
     assert laid_out.rows.tolist() == [7, 2, 2, 2, 4, 4]
     assert laid_out.offsets.tolist() == [0, 0, 1, 2, 0, 1]
-    assert laid_out.cells.tolist() == [0, 3, 4, 5, 6, 7]
+    assert laid_out.entries.tolist() == [0, 3, 4, 5, 6, 7]
     assert laid_out.drafts_RW.tolist() == [[-1, -1, -1], [41, 17, -1], [8, -1, -1]]
 
 

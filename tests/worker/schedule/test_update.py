@@ -67,7 +67,7 @@ def check_all_paths(table: SlotTable, live: Sampled) -> list[int]:
     return [row for row, (_, _, code) in expected.items() if code]
 
 
-def test_a_row_whose_owner_changed_after_the_launch_is_dropped() -> None:
+def test_a_row_whose_owner_changed_after_the_run_began_is_dropped() -> None:
     rng = random.Random(3)
     dropped = kept = 0
     for _ in range(500):

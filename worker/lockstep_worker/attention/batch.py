@@ -2,9 +2,9 @@
 
 An example of blocks of 4 tokens: sequence 0 decodes its sixth token, sequence 1 brings a prompt of three.
 
-    positions     5 | 0 1 2          query_start   0 1 4
-    slot_mapping  13| 32 33 34       context_lens  6 3
-    block_tables  [7 3] [8 .]        logit_rows    0 3
+    positions     5  | 0  1  2      query_start   0 1 4
+    kv_cells      13 | 32 33 34     context_lens  6 3
+    block_tables  [7 3] [8 .]       logit_rows    0 3
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PackedBatch:
     """int64 [T]"""
     positions: Tensor
     """int64 [T]: each token's index in its sequence"""
-    slot_mapping: Tensor
+    kv_cells: Tensor
     """int64 [T]: block * block_size + offset, where the token's key and value are written"""
     block_tables: Tensor
     """int32 [S, M]: the sequence's blocks in order; entries beyond its context hold any valid block"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from lockstep_worker.attention.protocol import AttentionBackend
+from lockstep_worker.attention.protocol import AttentionBackend, AttentionShape
 from lockstep_worker.attention.sdpa import SdpaBackend
 from lockstep_worker.cache.tensors import KVCache
 
@@ -21,20 +21,21 @@ class BackendKind(Protocol):
     def __call__(self, kv: KVCache) -> AttentionBackend:
         """Make it for a cache."""
 
-    def serves(self, kv: KVCache) -> bool:
-        """Whether it can attend over a cache of this device, dtype and head size."""
+    def serves(self, kv: KVCache, shape: AttentionShape) -> bool:
+        """Whether it can attend over a cache of this device and dtype, for layers of this shape."""
 
 
 BACKENDS: tuple[BackendKind, ...] = (SdpaBackend,)
-"""The fastest first; the last one, the reference, serves every cache."""
+"""The fastest first; the last one, the reference, serves every model."""
 
 
-def choose_backend(kv: KVCache) -> AttentionBackend:
-    """Make the first backend that serves a cache.
+def choose_backend(kv: KVCache, shape: AttentionShape) -> AttentionBackend:
+    """Make the first backend that serves a model on this rank.
 
     Args:
-        kv: the cache; its device is the rank's, its dtype and head size are the model's.
+        kv: the cache; its device is the rank's, its dtype the model's.
+        shape: what the model's layers ask for.
     """
-    kind = next(kind for kind in BACKENDS if kind.serves(kv))
+    kind = next(kind for kind in BACKENDS if kind.serves(kv, shape))
     log.info("attention: %s", kind.name)
     return kind(kv)

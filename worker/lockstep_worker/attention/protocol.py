@@ -29,6 +29,19 @@ class AttentionOptions:
     """[query heads]: a score a head that takes part in the softmax and brings no value"""
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What a model's layers ask of attention on this rank, beside what the cache shows: the same for every layer."""
+
+    num_layers: int
+    query_heads: frozenset[int]
+    """One number, unless layers differ in it."""
+    kv_heads: int
+    head_dim: int
+    options: frozenset[str]
+    """Of `sliding_window`, `softcap` and `sinks` those that some layer asks for."""
+
+
 class AttentionRun(Protocol):
     """One run's attention, prepared for its batch, so that what layers share is computed once.
 

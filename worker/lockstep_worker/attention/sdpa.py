@@ -1,6 +1,8 @@
 """Attention in plain torch: what CPUs run and what other backends are compared with.
 
-Sequences that bring one token are attended together over padded contexts; a prompt's chunk is attended by itself.
+Sequences that bring one token are attended together over padded contexts; a prompt's chunk is attended by itself. To
+part the two in a mixed batch takes index tensors from the host, which on an accelerator is a synchronisation a run:
+there this backend serves as a reference only.
 
 Shape legend: T packed tokens, R sequences attended together, Q tokens that one brings, C context, H query heads, K KV
 heads, G query heads a KV head, D head size.
@@ -16,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from lockstep_worker.attention.batch import PackedBatch
-from lockstep_worker.attention.protocol import AttentionOptions
+from lockstep_worker.attention.protocol import AttentionOptions, AttentionShape
 from lockstep_worker.cache.tensors import KVCache
 
 
@@ -44,7 +46,7 @@ class SdpaBackend:
         self._scratch = (kv.keys[0].new_empty(0), kv.values[0].new_empty(0))
 
     @staticmethod
-    def serves(kv: KVCache) -> bool:
+    def serves(kv: KVCache, shape: AttentionShape) -> bool:
         """See `choose.BackendKind`: it is plain torch, so any."""
         return True
 
@@ -54,7 +56,7 @@ class SdpaBackend:
         size = max(part.blocks_RM.numel() for part in parts) * self._kv.keys[0][0].numel()
         if self._scratch[0].numel() < size:
             self._scratch = (self._scratch[0].new_empty(2 * size), self._scratch[1].new_empty(2 * size))
-        return SdpaRun(self._kv, batch.slot_mapping, parts, self._scratch)
+        return SdpaRun(self._kv, batch.kv_cells, parts, self._scratch)
 
 
 class SdpaRun:
@@ -62,22 +64,22 @@ class SdpaRun:
 
     Args:
         kv: the cache.
-        slots_T: where the run's keys and values go.
+        cells_T: where the run's keys and values go.
         parts: together all T tokens.
         scratch: room for the keys and the values of the largest part, kept across layers and runs, because memory that
             is given back and taken again costs more on a CPU than the attention itself.
     """
 
-    def __init__(self, kv: KVCache, slots_T: Tensor, parts: list[_Part], scratch: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, kv: KVCache, cells_T: Tensor, parts: list[_Part], scratch: tuple[Tensor, Tensor]) -> None:
         self._kv = kv
-        self._slots_T = slots_T
+        self._cells_T = cells_T
         self._parts = parts
         self._scratch = scratch
         self._masks: dict[tuple[int, int | None], Tensor] = {}
 
     def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, options: AttentionOptions) -> Tensor:
         """See `AttentionRun.attend`."""
-        self._kv.write(layer, self._slots_T, k_TKD, v_TKD)
+        self._kv.write(layer, self._cells_T, k_TKD, v_TKD)
         out_THD = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         for index, part in enumerate(self._parts):
             rows, queries = part.positions_RQ.shape

@@ -28,6 +28,7 @@ from lockstep_worker.executor.exchange import Exchange, RankState
 from lockstep_worker.executor.idle import wait_awake
 from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.parallel.comm import Comm, MpiComm
+from lockstep_worker.parallel.topology import Topology
 from lockstep_worker.supervisor.command import Mpirun
 from lockstep_worker.wire.messages import Inbound, NewRequest
 from lockstep_worker.wire.params import SamplingParams
@@ -117,9 +118,9 @@ class Ours:
     """The loop's exchange."""
 
     def __init__(self, comm: Comm) -> None:
-        counting = CountingComm(comm)
+        counting, topology = CountingComm(comm), Topology.of(comm.rank, tensor=comm.size)
         self.operations = counting.operations
-        self._exchange = Exchange(counting, RankMetrics(CollectorRegistry(), comm.rank))
+        self._exchange = Exchange(counting, RankMetrics(CollectorRegistry(), comm.rank), topology)
 
     def open(self, items: list[Inbound]) -> None:
         """See `Protocol`."""

@@ -91,7 +91,14 @@ class _Stamps(Runner):
             self.idle_share = (time.process_time() - cpu_s) / (time.monotonic() - wall_s)
         tokens = torch.zeros((plan.rows.size, 1), dtype=torch.int64)
         codes = torch.full((plan.rows.size,), int(FinishCode.LENGTH), dtype=torch.uint8)
-        return Run(plan.rows, self._table.incarnation[plan.rows], plan.draws, Drawn(tokens, None, codes), None, None)
+        return Run(
+            rows=plan.rows,
+            incarnations=self._table.incarnation[plan.rows],
+            draws=plan.draws,
+            drawn=Drawn(tokens, None, codes),
+            logprobs=None,
+            event=None,
+        )
 
 
 class _Client(threading.Thread):

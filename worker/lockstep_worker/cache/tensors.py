@@ -43,14 +43,14 @@ class KVCache:
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         """L tensors [N+1, B, H, D]"""
 
-    def write(self, layer: int, slots_T: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
+    def write(self, layer: int, cells_T: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
         """Store T tokens' keys and values in one layer.
 
         Args:
             layer: index of the layer.
-            slots_T: int64, block * block_size + offset.
+            cells_T: int64, block * block_size + offset.
             k_THD: keys, in this cache's dtype; any strides.
             v_THD: values, the same.
         """
-        self.keys[layer].flatten(0, 1).index_copy_(0, slots_T, k_THD)
-        self.values[layer].flatten(0, 1).index_copy_(0, slots_T, v_THD)
+        self.keys[layer].flatten(0, 1).index_copy_(0, cells_T, k_THD)
+        self.values[layer].flatten(0, 1).index_copy_(0, cells_T, v_THD)

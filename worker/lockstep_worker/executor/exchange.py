@@ -86,12 +86,12 @@ class Exchange:
     Args:
         comm: the group.
         metrics: counts operations, bytes and skipped payloads.
-        topology: this rank's; by default all ranks of the group are one data replica.
+        topology: this rank's.
     """
 
-    def __init__(self, comm: Comm, metrics: RankMetrics, topology: Topology | None = None) -> None:
+    def __init__(self, comm: Comm, metrics: RankMetrics, topology: Topology) -> None:
         self._comm = comm
-        self._replica_size = topology.replica_size if topology else comm.size
+        self._replica_size = topology.replica_size
         self._metrics = metrics
         self._pending: Pending | None = None
         self._payload = b""

@@ -18,7 +18,7 @@ from lockstep_worker.wire.params import INT32, MAX_LOGIT_BIAS, PARAMETERS, Sampl
 MAX_ITEMS_PER_STEP = 512
 """More wait for the next step, so that a burst does not stall running requests for long."""
 _TOKEN_IDS = ("end_ids", "stop_token_ids")
-_NUMBERS = {name: (one.low, one.high) for name, one in PARAMETERS.items() if name not in {*_TOKEN_IDS, "logit_bias"}}
+_NUMBERS = {name: (one.low, one.high) for name, one in PARAMETERS.items() if not isinstance(one.off, tuple)}
 
 
 @dataclass(frozen=True, slots=True)

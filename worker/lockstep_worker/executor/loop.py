@@ -22,7 +22,7 @@ from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.parallel.comm import Comm
 from lockstep_worker.parallel.topology import Topology
-from lockstep_worker.phase import LOADING, Phase, Position
+from lockstep_worker.phase import LOADING, Phase, Standing
 from lockstep_worker.runner.runner import Run, Runner
 from lockstep_worker.schedule.plan import EMPTY_PLAN, Plan
 from lockstep_worker.schedule.sampled import NOTHING_SAMPLED, Sampled
@@ -83,7 +83,7 @@ class Loop:
         self._debug_checks = debug_checks
         self._beat_s = min(BEAT_S, parts.detector.timeout_s / 4) if parts.detector.timeout_s else BEAT_S
         self._step = 0
-        self.position = LOADING
+        self.standing = LOADING
         """Where the loop stands; any thread may read it."""
         self._digest = 0
         self._in_flight: Run | None = None
@@ -102,7 +102,7 @@ class Loop:
         """Say where the loop stands, for a hang's report; reads without locks."""
         scheduler = self._scheduler
         return (
-            f"in {self.position}, exchange {'posted' if self._exchange.posted else 'not posted'}, "
+            f"in {self.standing}, exchange {'posted' if self._exchange.posted else 'not posted'}, "
             f"forward {'in flight' if self._in_flight else 'none'}, {scheduler.num_running} running, "
             f"{len(scheduler.waiting)} waiting, {scheduler.pool.num_free} free blocks"
         )
@@ -121,7 +121,7 @@ class Loop:
         return self._next()
 
     def _enter(self, phase: Phase) -> None:
-        self.position = Position(self._step, phase)
+        self.standing = Standing(self._step, phase)
 
     def _route(self, exchanged: Exchanged) -> None:
         """Queue the new requests that are this data replica's, and end those that were cancelled."""
@@ -171,6 +171,8 @@ class Loop:
         self._enter(Phase.COLLECT)
         sampled = live_rows(self._table, self._parts.runner.collect(run))
         self._digest = zlib.crc32(sampled.tokens.tobytes(), self._digest)
+        if not sampled.is_single:  # ranks with other drafts draw the same and keep another number of it
+            self._digest = zlib.crc32(sampled.counts.tobytes(), self._digest)
         self._timer.leave(Phase.COLLECT)
         return sampled
 
@@ -229,7 +231,9 @@ class Loop:
     def _park(self, exchanged: Exchanged | None) -> Exchanged:
         """Sleep until some rank has work: one tiny exchange a beat, and nothing else."""
         self._timer.park()
-        self._in_flight = None
+        if self._in_flight is not None:  # a run without rows; the host must not pack further ahead of the device
+            self._parts.runner.collect(self._in_flight)
+            self._in_flight = None
         with self._parts.detector.pause("idle", beat=True):
             while True:
                 self._enter(Phase.IDLE)

@@ -21,7 +21,7 @@ from lockstep_worker.health.bounded import run_bounded
 from lockstep_worker.health.suspects import Answer, Silence, Verdict, judge
 from lockstep_worker.parallel.address import find_own_host
 from lockstep_worker.parallel.comm import Comm
-from lockstep_worker.phase import Phase, Position
+from lockstep_worker.phase import Phase, Standing
 
 ASK_BOUND_S = 1.5
 """For all peers together; a lost first packet is sent again after one second."""
@@ -68,24 +68,24 @@ class Peers:
         told = comm.gather_text(msgspec.json.encode(mine).decode())
         return cls(comm.rank, [msgspec.json.decode(text, type=Peer) for text in told])
 
-    def judge(self, position: Position, seen: str) -> Verdict:
+    def judge(self, standing: Standing, seen: str) -> Verdict:
         """Find out who is stuck, in bounded time; never raises.
 
         Args:
-            position: where this rank stands.
+            standing: where this rank stands.
             seen: what it noticed, as the detector says it.
         """
-        outcome = run_bounded(lambda: self._judge(position, seen), ASK_BOUND_S + _MARGIN_S)
-        return outcome.value or Verdict(None, f"rank {self._rank} saw {seen}, in {position}")
+        outcome = run_bounded(lambda: self._judge(standing, seen), ASK_BOUND_S + _MARGIN_S)
+        return outcome.value or Verdict(None, f"rank {self._rank} saw {seen}, in {standing}")
 
-    def _judge(self, position: Position, seen: str) -> Verdict:
-        return judge(self.ask(position), self._rank, self._nodes, seen)
+    def _judge(self, standing: Standing, seen: str) -> Verdict:
+        return judge(self.ask(standing), self._rank, self._nodes, seen)
 
-    def ask(self, position: Position, bound_s: float = ASK_BOUND_S) -> list[Answer]:
-        """Ask all others at once; return every rank's answer, by rank, with `position` as this rank's own."""
+    def ask(self, standing: Standing, bound_s: float = ASK_BOUND_S) -> list[Answer]:
+        """Ask all others at once; return every rank's answer, by rank, with `standing` as this rank's own."""
         others = {rank: peer for rank, peer in enumerate(self._peers) if rank != self._rank}
         answers = asyncio.run(_ask_all(others, bound_s)) if others else {}
-        return [answers.get(rank, position) for rank in range(len(self._peers))]
+        return [answers.get(rank, standing) for rank in range(len(self._peers))]
 
 
 def _find_address(bound: str, *, is_alone: bool) -> str:
@@ -126,12 +126,12 @@ async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
 
 
 def _read(answer: bytes, rank: int) -> Answer:
-    """Take a position out of an HTTP answer; another rank's, or no answer at all, says nothing about this one."""
+    """Take a standing out of an HTTP answer; another rank's, or no answer at all, says nothing about this one."""
     if len(answer) > _LIMIT:
         return Silence.UNREACHABLE
     try:
         health = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=_Health)
-        position = Position(health.step, Phase[health.phase.upper()])
+        standing = Standing(health.step, Phase[health.phase.upper()])
     except (msgspec.MsgspecError, KeyError):
         return Silence.UNREACHABLE
-    return position if health.rank == rank else Silence.UNREACHABLE
+    return standing if health.rank == rank else Silence.UNREACHABLE

@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from lockstep_worker import contract
 from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.health.readiness import Readiness
-from lockstep_worker.phase import Position
+from lockstep_worker.phase import Standing
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class RankServer:
         registry: whose metrics are served.
         readiness: the rank's state; 200 while it is able to step, else 503.
         detector: says how long ago the last progress was.
-        position: says where the loop stands, without locks.
+        standing: says where the loop stands, without locks.
         rank: this rank.
         host: address to listen on.
         port: port to listen on; 0 takes a free one.
@@ -54,14 +54,14 @@ class RankServer:
         registry: CollectorRegistry,
         readiness: Readiness,
         detector: HangDetector,
-        position: Callable[[], Position],
+        standing: Callable[[], Standing],
         *,
         rank: int,
         host: str,
         port: int,
     ) -> None:
         self._registry, self._readiness, self._detector = registry, readiness, detector
-        self._rank, self._position = rank, position
+        self._rank, self._standing = rank, standing
         self._http = _HttpServer((host, port), _handler_for(self._answer))
         self._thread = threading.Thread(target=self._http.serve_forever, name="rank-server", daemon=True)
 
@@ -94,14 +94,14 @@ class RankServer:
         return HTTPStatus.NOT_FOUND, "text/plain", b"not found\n"
 
     def _health(self) -> dict[str, object]:
-        position = self._position()
+        standing = self._standing()
         return {
             "rank": self._rank,
             "state": self._readiness.state.value,
             "secondsSinceProgress": self._detector.seconds_since_progress(),
             "paused": self._detector.paused,
-            "step": position.step,
-            "phase": position.phase.label,
+            "step": standing.step,
+            "phase": standing.phase.label,
         }
 
 

@@ -10,13 +10,13 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockstep_worker.phase import Position
+from lockstep_worker.phase import Standing
 
 _MAX_NAMED = 8
 
 
 class Silence(enum.Enum):
-    """Why a rank told no position."""
+    """Why a rank told no standing."""
 
     NO_ANSWER = enum.auto()
     """Nothing came back in time: the process, its host or its network stands still."""
@@ -24,7 +24,7 @@ class Silence(enum.Enum):
     """Refused, cut, or not understood: it may have ended because it noticed the same hang. No reason to blame it."""
 
 
-Answer = Position | Silence
+Answer = Standing | Silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def judge(answers: Sequence[Answer], me: int, nodes: Sequence[str], seen: str) -
     """Say who is stuck.
 
     Args:
-        answers: each rank's, by rank; one's own is a position.
+        answers: each rank's, by rank; one's own is a standing.
         me: the rank that noticed the hang.
         nodes: the name of each rank's node.
         seen: what it noticed, as the detector says it.
@@ -55,16 +55,16 @@ def judge(answers: Sequence[Answer], me: int, nodes: Sequence[str], seen: str) -
 def find_suspects(answers: Sequence[Answer]) -> list[int]:
     """Find the ranks that the others wait for; none when nothing tells them apart.
 
-    A rank that gives no answer comes before one that answers, for its peers' positions may follow from it. Of those
+    A rank that gives no answer comes before one that answers, for its peers' standings may follow from it. Of those
     that answer, the ones that are furthest behind are waited for. Who hears nobody may be cut off itself.
     """
     silent = [rank for rank, answer in enumerate(answers) if answer is Silence.NO_ANSWER]
     if silent:
         return silent if len(silent) < len(answers) - 1 or len(silent) == 1 else []
-    positions = {rank: answer for rank, answer in enumerate(answers) if isinstance(answer, Position)}
-    last = min(positions.values())
-    behind = [rank for rank, position in positions.items() if position == last]
-    return behind if len(behind) < len(positions) or len(answers) == 1 else []
+    standings = {rank: answer for rank, answer in enumerate(answers) if isinstance(answer, Standing)}
+    last = min(standings.values())
+    behind = [rank for rank, standing in standings.items() if standing == last]
+    return behind if len(behind) < len(standings) or len(answers) == 1 else []
 
 
 def _pick(suspects: list[int], nodes: Sequence[str]) -> int | None:
@@ -83,10 +83,10 @@ def _accuse(suspects: list[int], answers: Sequence[Answer], nodes: Sequence[str]
 def _explain(answers: Sequence[Answer], nodes: Sequence[str]) -> str:
     if Silence.NO_ANSWER in answers:
         return "no other rank answers"
-    position = next(answer for answer in answers if isinstance(answer, Position))
+    standing = next(answer for answer in answers if isinstance(answer, Standing))
     if lost := [rank for rank, answer in enumerate(answers) if answer is Silence.UNREACHABLE]:
-        return f"{_name(lost, nodes)} cannot be asked, the others are in {position}"
-    return f"all are in {position}"
+        return f"{_name(lost, nodes)} cannot be asked, the others are in {standing}"
+    return f"all are in {standing}"
 
 
 def _name(ranks: list[int], nodes: Sequence[str]) -> str:

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from lockstep_worker.attention.batch import PackedBatch
 from lockstep_worker.attention.choose import choose_backend
-from lockstep_worker.attention.protocol import AttentionBackend
+from lockstep_worker.attention.protocol import AttentionBackend, AttentionShape
 from lockstep_worker.cache.tensors import KVCache
-from lockstep_worker.model.probe import CacheShape
 
 
 class Model:
@@ -22,7 +21,7 @@ class Model:
 
     Args:
         network: the transformers causal language model, in evaluation mode, with our attention.
-        shape: what the cache must hold a token.
+        shape: what its layers ask of attention.
         end_ids: the ids that end a text, from the model's configuration.
         device: where the weights are.
     """
@@ -31,7 +30,7 @@ class Model:
         self,
         network: Any,
         *,
-        shape: CacheShape,
+        shape: AttentionShape,
         end_ids: tuple[int, ...],
         device: torch.device,
     ) -> None:
@@ -46,9 +45,15 @@ class Model:
         self.dtype: torch.dtype = network.dtype
         self.device = device
         self._network = network
+        self._shape = shape
+        self._kv: KVCache | None = None
         self._attention: AttentionBackend | None = None
-        self.spare_block = 0
+
+    @property
+    def spare_block(self) -> int:
         """The cache's block that no request ever gets; see `KVCache`."""
+        assert self._kv is not None, "create_cache comes before"
+        return self._kv.spare_block
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Compute the bytes of one block, keys and values of all layers of this rank."""
@@ -56,8 +61,8 @@ class Model:
 
     def create_cache(self, num_blocks: int, block_size: int) -> None:
         """Allocate the KV cache; an earlier one is given back."""
-        self._attention = None  # the earlier cache goes before the new one comes
-        kv = KVCache(
+        self._kv = self._attention = None  # the earlier cache goes before the new one comes
+        self._kv = KVCache(
             num_layers=self.num_layers,
             num_blocks=num_blocks,
             block_size=block_size,
@@ -66,8 +71,7 @@ class Model:
             dtype=self.dtype,
             device=self.device,
         )
-        self.spare_block = kv.spare_block
-        self._attention = choose_backend(kv)
+        self._attention = choose_backend(self._kv, self._shape)
 
     @torch.inference_mode()
     def forward(self, batch: PackedBatch) -> Tensor:

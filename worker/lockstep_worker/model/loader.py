@@ -16,7 +16,7 @@ from transformers.utils import logging as hf_logging
 from lockstep_worker.attention.interface import NAME, register_attention
 from lockstep_worker.errors import ConfigError, UnsupportedModel
 from lockstep_worker.model.forward import Model
-from lockstep_worker.model.probe import probe_cache_shape
+from lockstep_worker.model.probe import probe_attention
 from lockstep_worker.model.progress import Progress, show_bytes
 from lockstep_worker.model.shards import list_shards, load_shards
 from lockstep_worker.model.split.tensor import apply_plan, check_group
@@ -60,7 +60,7 @@ def load_model(
     else:
         network = _load_part(files, config, device, DTYPES.get(dtype), topology.tensor)
     network.eval().requires_grad_(False)
-    shape = probe_cache_shape(network, config.get_text_config(decoder=True).num_hidden_layers, device)
+    shape = probe_attention(network, config.get_text_config(decoder=True).num_hidden_layers, device)
     return Model(network, shape=shape, end_ids=read_end_ids(path, config), device=device)
 
 

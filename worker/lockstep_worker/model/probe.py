@@ -6,41 +6,39 @@ values of one shape. The shapes found here size the KV cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from lockstep_worker.attention.protocol import AttentionOptions
+from lockstep_worker.attention.protocol import AttentionOptions, AttentionShape
 from lockstep_worker.errors import UnsupportedModel
 
 PROBE_TOKENS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class CacheShape:
-    """What one rank's KV cache must hold for a token."""
-
-    num_layers: int
-    kv_heads: int
-    head_dim: int
+OPTIONS = ("sliding_window", "softcap", "sinks")
+"""Those of `AttentionOptions` that a backend may not know."""
 
 
 class _ProbeRun:
-    """`AttentionRun` that notes the shapes of keys and values and attends to nothing."""
+    """`AttentionRun` that notes what each layer asks for and attends to nothing."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[int, torch.Size, torch.Size]] = []
+        self.layers: list[int] = []
+        self.query_heads: set[int] = set()
+        self.cached: set[torch.Size] = set()
+        """Shapes of keys and values."""
+        self.options: set[str] = set()
 
     def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, options: AttentionOptions) -> Tensor:
         """See `AttentionRun.attend`."""
-        self.seen.append((layer, k_TKD.shape, v_TKD.shape))
+        self.layers.append(layer)
+        self.query_heads.add(q_THD.shape[1])
+        self.cached |= {k_TKD.shape, v_TKD.shape}
+        self.options |= {name for name in OPTIONS if getattr(options, name) is not None}
         return torch.zeros(*q_THD.shape[:2], v_TKD.shape[2], dtype=q_THD.dtype, device=q_THD.device)
 
 
 @torch.inference_mode()
-def probe_cache_shape(network: torch.nn.Module, num_layers: int, device: torch.device) -> CacheShape:
-    """Run the model once and return what its KV cache must hold.
+def probe_attention(network: torch.nn.Module, num_layers: int, device: torch.device) -> AttentionShape:
+    """Run the model once and return what its layers ask of attention, and so what its KV cache must hold.
 
     Collective under tensor parallelism: every rank calls it.
 
@@ -54,11 +52,11 @@ def probe_cache_shape(network: torch.nn.Module, num_layers: int, device: torch.d
     output = network(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=rows, lockstep_run=run)
     if output.logits.shape[:2] != (1, 1):
         raise UnsupportedModel(f"of {PROBE_TOKENS} tokens it cannot give the logits of one only")
-    layers = [layer for layer, _, _ in run.seen]
-    if layers != list(range(num_layers)):
-        raise UnsupportedModel(f"of its {num_layers} layers these attend through the engine, in this order: {layers}")
-    shapes = {shape for _, k_shape, v_shape in run.seen for shape in (k_shape, v_shape)}
-    if len(shapes) != 1:
-        raise UnsupportedModel(f"keys and values differ in shape across layers: {sorted(map(tuple, shapes))}")
-    _, kv_heads, head_dim = shapes.pop()
-    return CacheShape(num_layers, kv_heads, head_dim)
+    if run.layers != list(range(num_layers)):
+        raise UnsupportedModel(
+            f"of its {num_layers} layers these attend through the engine, in this order: {run.layers}"
+        )
+    if len(run.cached) != 1:
+        raise UnsupportedModel(f"keys and values differ in shape across layers: {sorted(map(tuple, run.cached))}")
+    _, kv_heads, head_dim = run.cached.pop()
+    return AttentionShape(num_layers, frozenset(run.query_heads), kv_heads, head_dim, frozenset(run.options))

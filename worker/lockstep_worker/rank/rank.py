@@ -23,7 +23,7 @@ from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.comm import Comm, MpiComm, local_rank
 from lockstep_worker.parallel.groups import leave_groups
 from lockstep_worker.parallel.topology import Topology
-from lockstep_worker.phase import LOADING, Position
+from lockstep_worker.phase import LOADING, Standing
 from lockstep_worker.rank.assemble import Seams, assemble, load
 from lockstep_worker.rank.frontend_child import FrontendProcess
 from lockstep_worker.rank.link import LinkAddresses
@@ -57,7 +57,7 @@ class Rank:
             self.registry,
             self.readiness,
             self.detector,
-            lambda: self.position,
+            lambda: self.standing,
             rank=comm.rank,
             host=config.host,
             port=config.metrics_port + local_rank(),
@@ -123,7 +123,7 @@ class Rank:
     def _end_hung(self, hang: Hang) -> None:
         """Find out who is stuck, and end the whole group; the watcher thread calls it."""
         arm_last_resort()
-        verdict = self._peers.judge(self.position, hang.reason)
+        verdict = self._peers.judge(self.standing, hang.reason)
         self.end(contract.EXIT_HANG, verdict.reason, blamed=verdict.rank)
 
     def end(self, exit_code: int, reason: str, *, blamed: int | None) -> None:
@@ -138,9 +138,9 @@ class Rank:
         )
 
     @property
-    def position(self) -> Position:
+    def standing(self) -> Standing:
         """Where the loop stands."""
-        return LOADING if self._loop is None else self._loop.position
+        return LOADING if self._loop is None else self._loop.standing
 
     @property
     def mpi_abort(self) -> Callable[[int], None] | None:

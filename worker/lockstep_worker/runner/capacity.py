@@ -44,7 +44,9 @@ def choose_num_blocks(config: Config, bytes_per_block: int, max_model_len: int, 
         memory, knob = torch.cuda.mem_get_info(device)[0], "kv_cache_memory_fraction"
     else:
         memory, knob = config.cpu_kv_cache_mib << 20, "cpu_kv_cache_mib"
-    num_blocks = config.num_blocks or int(memory * config.kv_cache_memory_fraction) // bytes_per_block
+    spare = 1  # `KVCache` has one block more than the pool
+    room = max(int(memory * config.kv_cache_memory_fraction) // bytes_per_block - spare, 0)
+    num_blocks = config.num_blocks or room
     least = -(-max_model_len // config.block_size)
     if num_blocks < least:
         knob = "num_blocks" if config.num_blocks else knob

@@ -43,7 +43,7 @@ class Packer:
             "decodes": (table.num_slots, np.int64),
             "decode_starts": (table.num_slots, np.int64),
             "positions": (max_num_tokens, np.int64),
-            "slot_mapping": (max_num_tokens, np.int64),
+            "kv_cells": (max_num_tokens, np.int64),
             "block_tables": (table.block_table.size, np.int32),
             "logit_rows": (max_num_tokens, np.int64),
             "rows": (table.num_slots, np.int64),
@@ -63,12 +63,12 @@ class Packer:
         slots = plan.rows[owner]  # [T]
         host = HostBatch(query_start, plan.starts + plan.counts)
         width = -(-host.max_context // size)
-        slot_mapping = table.block_table[slots, positions // size].astype(np.int64) * size + positions % size
+        kv_cells = table.block_table[slots, positions // size].astype(np.int64) * size + positions % size
         return PackedBatch(
             host=host,
             input_ids=self._input_ids(plan, query_start, slots, positions),
             positions=fill("positions", positions),
-            slot_mapping=fill("slot_mapping", slot_mapping),
+            kv_cells=fill("kv_cells", kv_cells),
             block_tables=fill("block_tables", table.block_table[plan.rows, :width]),
             logit_rows=fill("logit_rows", _logit_rows(plan, ends)),
         )
@@ -81,7 +81,7 @@ class Packer:
             host=HostBatch(np.array([0, 1]), np.ones(1, dtype=np.int32)),
             input_ids=fill("known", zero),
             positions=fill("positions", zero),
-            slot_mapping=fill("slot_mapping", nowhere),
+            kv_cells=fill("kv_cells", nowhere),
             block_tables=fill("block_tables", np.array([[self._spare_block]], dtype=np.int32)),
             logit_rows=fill("logit_rows", zero[:0]),
         )

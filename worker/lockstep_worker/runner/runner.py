@@ -26,6 +26,16 @@ from lockstep_worker.schedule.slots import SlotTable
 
 
 @dataclass(frozen=True, slots=True)
+class AskedLogprobs:
+    """The logprobs of the rows that ask."""
+
+    rows: Int32
+    counts: Int32
+    """How many best tokens each asks for."""
+    found: TopLogprobs
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """A run in flight, of R rows that draw. Its tensors may be read after `event` only."""
 
@@ -34,8 +44,8 @@ class Run:
     draws: Int32
     drawn: Drawn
     """On its way to the host."""
-    logprobs: tuple[Int32, Int32, TopLogprobs] | None
-    """The rows that ask, how many best tokens each asks for, and what was found; None when no row asks."""
+    logprobs: AskedLogprobs | None
+    """None when no row asks."""
     event: torch.cuda.Event | None
 
 
@@ -75,7 +85,14 @@ class Runner:
         rows, draws = plan.rows[drawing], plan.draws[drawing]
         drawn = self._sample(logits_nV, rows, draws)
         logprobs = self._logprobs(logits_nV, rows, draws, drawn)
-        return Run(rows, self._table.incarnation[rows], draws, drawn.to_host(), logprobs, self._mark_end())
+        return Run(
+            rows=rows,
+            incarnations=self._table.incarnation[rows],
+            draws=draws,
+            drawn=drawn.to_host(),
+            logprobs=logprobs,
+            event=self._mark_end(),
+        )
 
     def collect(self, run: Run) -> Sampled:
         """Wait for a run and return what it drew."""
@@ -83,14 +100,18 @@ class Runner:
             run.event.synchronize()  # also for a run that draws nothing: the host packs at most one run ahead
         if not run.rows.size:
             return NOTHING_SAMPLED
-        logprobs = None
-        if run.logprobs is not None:
-            rows, counts, top = run.logprobs
-            logprobs = RowLogprobs(rows, counts, top.drawn.numpy(), top.ids.numpy(), top.values.numpy())
-        drawn = run.drawn
-        counts = run.draws if drawn.counts is None else drawn.counts.numpy().astype(np.int32)
+        drawn, asked, logprobs = run.drawn, run.logprobs, None
+        if asked is not None:
+            top = asked.found
+            logprobs = RowLogprobs(asked.rows, asked.counts, top.drawn.numpy(), top.ids.numpy(), top.values.numpy())
         return Sampled(
-            run.rows, run.incarnations, run.draws, drawn.tokens_RW.numpy(), counts, drawn.codes.numpy(), logprobs
+            rows=run.rows,
+            incarnations=run.incarnations,
+            draws=run.draws,
+            tokens=drawn.tokens_RW.numpy(),
+            counts=run.draws if drawn.counts is None else drawn.counts.numpy().astype(np.int32),
+            codes=drawn.codes.numpy(),
+            logprobs=logprobs,
         )
 
     def _sample(self, logits_nV: Tensor, rows: Int32, draws: Int32) -> Drawn:
@@ -100,9 +121,7 @@ class Runner:
         laid_out = Draws.lay_out(rows, draws, self._table.drafts[rows], self.columns.device)
         return sample_drafted(logits_nV, on_device, laid_out, self.columns, needs)
 
-    def _logprobs(
-        self, logits_nV: Tensor, rows: Int32, draws: Int32, drawn: Drawn
-    ) -> tuple[Int32, Int32, TopLogprobs] | None:
+    def _logprobs(self, logits_nV: Tensor, rows: Int32, draws: Int32, drawn: Drawn) -> AskedLogprobs | None:
         """Work out the logprobs of the rows that ask, which bring one token each; which they are the host knows."""
         if not self._table.num_with_logprobs:
             return None
@@ -113,7 +132,7 @@ class Runner:
         width = min(int(counts.max()), logits_nV.shape[1])
         of_logits = upload((np.cumsum(draws) - draws)[asking], self.columns.device)
         tokens = drawn.tokens_RW[upload(asking, self.columns.device), 0]
-        return rows[asking], counts, top_logprobs(logits_nV[of_logits], tokens, width).to_host()
+        return AskedLogprobs(rows[asking], counts, top_logprobs(logits_nV[of_logits], tokens, width).to_host())
 
     def _mark_end(self) -> torch.cuda.Event | None:
         if self.columns.device.type != "cuda":

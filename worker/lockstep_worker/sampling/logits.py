@@ -47,9 +47,9 @@ def ban_end_ids(logits_nV: Tensor, rows: Tensor, lengths: Tensor, columns: Colum
     """
     ids = torch.cat((columns.end_ids[rows], columns.stop_token_ids[rows]), dim=1)
     early = (lengths < columns.min_length[rows]).unsqueeze(1)
-    # Unused ids count nothing in column 0, so a real ban of column 0 survives them; no device adds or maximises bools.
-    bans = torch.zeros_like(logits_nV, dtype=torch.int32)
-    bans.scatter_add_(1, ids.clamp(min=0), ((ids != NO_TOKEN) & early).int())
+    # Unused ids count nothing in column 0, so a real ban of column 0 survives them. Bytes, for CUDA reduces no bools.
+    bans = torch.zeros_like(logits_nV, dtype=torch.uint8)
+    bans.scatter_add_(1, ids.clamp(min=0), ((ids != NO_TOKEN) & early).byte())
     return logits_nV.masked_fill(bans > 0, BANNED)
 
 

@@ -85,9 +85,9 @@ def sample_drafted(logits_nV: Tensor, rows: Tensor, draws: Draws, columns: Colum
     tokens = draw(logits_nV, draws.rows, length, columns, needs)
     codes = finish_codes(tokens, length + 1, draws.rows, columns)
     tokens_RW = torch.zeros_like(draws.drafts_RW)
-    tokens_RW.view(-1)[draws.cells] = tokens
+    tokens_RW.view(-1)[draws.entries] = tokens
     codes_RW = torch.zeros_like(tokens_RW, dtype=torch.uint8)
-    codes_RW.view(-1)[draws.cells] = codes
+    codes_RW.view(-1)[draws.entries] = codes
     counts = count_kept(tokens_RW, codes_RW, draws.drafts_RW)
     last = (counts - 1).unsqueeze(1)
     newest, ended = tokens_RW.gather(1, last)[:, 0], codes_RW.gather(1, last)[:, 0]

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lockstep_worker.sampling.columns import upload
 from lockstep_worker.schedule.sequence import Int32
 
 
@@ -28,7 +29,7 @@ class Draws:
     """int64 [n]: the slot of each draw"""
     offsets: Tensor
     """int64 [n]: how many draws of its row stand before it"""
-    cells: Tensor
+    entries: Tensor
     """int64 [n]: where it stands in a table [R, W], flattened"""
     drafts_RW: Tensor
     """int64 [R, W]: the draft that each draw is compared with; -1 where there is none"""
@@ -50,7 +51,7 @@ class Draws:
         is_draft = np.arange(width - 1) < (draws - 1)[:, None]
         padded[:, : width - 1][is_draft] = drafts[:, : width - 1][is_draft]
         arrays = (rows[owner].astype(np.int64), offsets, owner * width + offsets, padded)
-        return cls(*(torch.from_numpy(array).to(device) for array in arrays))
+        return cls(*(upload(array, device) for array in arrays))
 
 
 def count_kept(tokens_RW: Tensor, codes_RW: Tensor, drafts_RW: Tensor) -> Tensor:

@@ -41,4 +41,4 @@ class Plan:
 
 
 _NOTHING = np.empty(0, dtype=np.int32)
-EMPTY_PLAN = Plan(_NOTHING, _NOTHING, _NOTHING, _NOTHING, 0)
+EMPTY_PLAN = Plan(rows=_NOTHING, starts=_NOTHING, counts=_NOTHING, draws=_NOTHING, num_decodes=0)

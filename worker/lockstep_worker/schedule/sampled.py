@@ -83,13 +83,13 @@ class Sampled:
         """Keep the rows where `mask` is True."""
         rows = self.rows[mask]
         return Sampled(
-            rows,
-            self.incarnations[mask],
-            self.draws[mask],
-            self.tokens[mask],
-            self.counts[mask],
-            self.codes[mask],
-            None if self.logprobs is None else self.logprobs.of(rows),
+            rows=rows,
+            incarnations=self.incarnations[mask],
+            draws=self.draws[mask],
+            tokens=self.tokens[mask],
+            counts=self.counts[mask],
+            codes=self.codes[mask],
+            logprobs=None if self.logprobs is None else self.logprobs.of(rows),
         )
 
     def flatten(self) -> tuple[Int32, Int64, Codes]:
@@ -103,10 +103,10 @@ class Sampled:
 
 
 NOTHING_SAMPLED = Sampled(
-    np.empty(0, np.int32),
-    np.empty(0, np.int64),
-    np.empty(0, np.int32),
-    np.empty((0, 1), np.int64),
-    np.empty(0, np.int32),
-    np.empty(0, np.uint8),
+    rows=np.empty(0, np.int32),
+    incarnations=np.empty(0, np.int64),
+    draws=np.empty(0, np.int32),
+    tokens=np.empty((0, 1), np.int64),
+    counts=np.empty(0, np.int32),
+    codes=np.empty(0, np.uint8),
 )

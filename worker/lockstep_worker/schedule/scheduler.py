@@ -134,40 +134,46 @@ class Scheduler:
         rows = self._running_rows()
         # A row whose tokens in flight may reach the limit ends without another run, or is looked at again after them.
         open_ended = table.length[rows] + table.in_flight[rows] < table.limit[rows]
-        # How many tokens a checked draft leaves is known after its collect only.
-        is_certain = table.in_flight[rows] <= 1
-        rows = rows[open_ended & is_certain & (self._remaining(rows) == 1)]
-        brings = self._fit(1 + table.num_drafts[rows])
-        rows = rows[: brings.size]
-        ends = table.computed[rows] + brings
-        short = np.flatnonzero(ends > table.num_blocks[rows] * size)
-        for slot, end in zip(rows[short].tolist(), ends[short].tolist(), strict=True):
+        # How many tokens a checked draft leaves is known after its collect only; who proposes must know them all.
+        is_certain = table.in_flight[rows] + table.drafting[rows] <= 1
+        rows = rows[open_ended & is_certain & (self._remaining(rows) == 1)][: self._max_num_tokens]
+        short = rows[table.computed[rows] >= table.num_blocks[rows] * size]
+        for slot in short.tolist():
             if slot in self._running:  # an earlier row may have sent it back to the queue
-                self._grow(slot, -(-end // size))
+                self._grow(slot)
         if short.size:
-            stays = np.array([slot in self._running for slot in rows.tolist()], dtype=np.bool_)
-            rows, brings = rows[stays], brings[stays]
-        return rows, brings
+            rows = rows[[slot in self._running for slot in rows.tolist()]]
+        return rows, self._grant_drafts(rows)
 
-    def _fit(self, brings: Int32) -> Int32:
-        """Cut what decodes bring to the budget: drafts first, for the oldest; a row is worth more than a draft."""
-        if int(brings.sum()) <= self._max_num_tokens:
-            return brings
-        brings = brings[: self._max_num_tokens]
-        spare = self._max_num_tokens - brings.size
-        drafts_before = np.cumsum(brings - 1) - (brings - 1)
-        return (1 + np.clip(spare - drafts_before, 0, brings - 1)).astype(np.int32)
+    def _grant_drafts(self, rows: Int32) -> Int32:
+        """Say how many tokens each decode computes: its newest one, and as many drafts as take nothing from anybody.
 
-    def _grow(self, slot: int, num_blocks: int) -> None:
-        """Give a row blocks up to a number, sending back the rows whose turn is last until there are enough."""
-        missing = num_blocks - int(self.table.num_blocks[slot])
-        while self.pool.num_free < missing:
+        Drafts get what the rows leave of the budget, and free blocks; no row is sent back for them.
+        """
+        table, size = self.table, self.pool.block_size
+        drafts = table.num_drafts[rows]
+        if not drafts.any():
+            return np.ones(rows.size, dtype=np.int32)
+        before = np.cumsum(drafts) - drafts
+        drafts = np.clip(self._max_num_tokens - rows.size - before, 0, drafts)
+        for index in np.flatnonzero(drafts).tolist():
+            slot = int(rows[index])
+            missing = -(-(int(table.computed[slot]) + 1 + int(drafts[index])) // size) - int(table.num_blocks[slot])
+            if blocks := max(min(missing, self.pool.num_free), 0):
+                self._commit(slot)
+                table.set_blocks(slot, self.pool.allocate(blocks))
+            drafts[index] = min(drafts[index], table.num_blocks[slot] * size - table.computed[slot] - 1)
+        return (1 + drafts).astype(np.int32)
+
+    def _grow(self, slot: int) -> None:
+        """Give a row one more block, sending back the rows whose turn is last until there is one."""
+        while not self.pool.num_free:
             last = max(self._running, key=lambda running: self.table.sequence(running).turn)
             self._preempt(last)
             if last == slot:
                 return
         self._commit(slot)
-        self.table.set_blocks(slot, self.pool.allocate(missing))
+        self.table.set_blocks(slot, self.pool.allocate(1))
 
     def _preempt(self, slot: int) -> None:
         """Send a row back to the queue; its tokens in flight are dropped and will be drawn again, the same."""
@@ -241,7 +247,7 @@ class Scheduler:
         table.num_drafts[rows] = 0
         for slot in rows[num_decodes:].tolist():
             self._commit(slot)
-        return Plan(rows, starts, counts, draws, num_decodes)
+        return Plan(rows=rows, starts=starts, counts=counts, draws=draws, num_decodes=num_decodes)
 
 
 def _turn(sequence: Sequence) -> tuple[int, int]:

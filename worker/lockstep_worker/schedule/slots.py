@@ -51,6 +51,8 @@ class SlotTable:
         self.drafts: Int32 = np.zeros((num_slots, max_drafts), dtype=np.int32)
         """Proposed next tokens, which the row's next run checks."""
         self.num_drafts: Int32 = np.zeros(num_slots, dtype=np.int32)
+        self.drafting: npt.NDArray[np.bool_] = np.zeros(num_slots, dtype=np.bool_)
+        """Rows that wait for each run's tokens before the next run, so that somebody can propose what follows them."""
         self.ineligible: npt.NDArray[np.bool_] = np.zeros(num_slots, dtype=np.bool_)
         """Rows whose results take the per-request path; kept current here and nowhere else."""
         self.num_ineligible = 0
@@ -85,6 +87,7 @@ class SlotTable:
         self.limit[slot] = sequence.limit
         self.num_blocks[slot] = 0
         self.num_drafts[slot] = 0
+        self.drafting[slot] = False
         self.ineligible[slot] = bool(sequence.reason)
         self.logprobs[slot] = sequence.params.logprobs
         self._count(sequence, 1)
@@ -105,18 +108,22 @@ class SlotTable:
         self.num_blocks[slot] = len(sequence.blocks)
 
     def propose(self, slot: int, tokens: Iterable[int]) -> None:
-        """Propose a row's next tokens: its next run computes them all, and keeps those that it would have drawn itself.
+        """Propose a row's next tokens: its next run computes them, and keeps those that it would have drawn itself.
 
-        For rows whose tokens the host knows all, and which ask neither for penalties nor for the per-request path:
-        those depend on each token before the next one is drawn. At most D count, and none that the limit cuts off.
+        For rows that are due a decode, whose tokens the host knows all; with overlap only `drafting` rows ever are.
+        At most D tokens count, none that the limit cuts off, and fewer where the budget or the blocks are short.
         """
-        sequence = self.sequence(slot)
+        assert self.can_draft(slot), "a row that must see each token before the next has no drafts"
         assert not self.in_flight[slot], "the host must know a row's tokens to propose the next ones"
-        assert not self.ineligible[slot] and "penalties" not in sequence.needs
+        assert self.length[slot] - self.computed[slot] == 1, "a prompt that is not computed has no next token"
         room = min(self.drafts.shape[1], int(self.limit[slot] - self.length[slot]) - 1)
         proposed = list(tokens)[: max(room, 0)]
         self.drafts[slot, : len(proposed)] = proposed
         self.num_drafts[slot] = len(proposed)
+
+    def can_draft(self, slot: int) -> bool:
+        """Whether a row may have drafts: penalties and the per-request path need each token before the next draw."""
+        return not self.ineligible[slot] and "penalties" not in self.sequence(slot).needs
 
     def release(self, slot: int) -> Sequence:
         """Free a slot; the sequence keeps the tokens it has, and the caller its blocks."""

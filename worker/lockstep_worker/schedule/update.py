@@ -106,11 +106,11 @@ def update_per_request(table: SlotTable, sampled: Sampled) -> Sampled:
 def _join(first: Sampled, second: Sampled) -> Sampled:
     """Put the per-request rows behind the batched ones, none of which has logprobs."""
     return Sampled(
-        np.concatenate((first.rows, second.rows)),
-        np.concatenate((first.incarnations, second.incarnations)),
-        np.concatenate((first.draws, second.draws)),
-        np.concatenate((first.tokens, second.tokens)),
-        np.concatenate((first.counts, second.counts)),
-        np.concatenate((first.codes, second.codes)),
-        second.logprobs,
+        rows=np.concatenate((first.rows, second.rows)),
+        incarnations=np.concatenate((first.incarnations, second.incarnations)),
+        draws=np.concatenate((first.draws, second.draws)),
+        tokens=np.concatenate((first.tokens, second.tokens)),
+        counts=np.concatenate((first.counts, second.counts)),
+        codes=np.concatenate((first.codes, second.codes)),
+        logprobs=second.logprobs,
     )

@@ -2,8 +2,9 @@
 
 A declaration says what a parameter may be, which column of the device's table holds it, which part of the sampler it
 asks for, and whether it leaves the batched update. `executor/intake` reads the ranges, `sampling/columns` the columns,
-`schedule/slots` the needs and reasons, `metrics/tables` the reasons. So a new parameter is one line here, one in the
-part of the sampler that it asks for, and one in the API's bodies.
+`schedule/sequence` the needs and reasons, `metrics/tables` the reasons. So a new parameter is one line here, one in the
+part of the sampler that it asks for (with its column's name in `Columns`, for the type checker), and one in the API's
+bodies.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ PARAMETERS: Mapping[str, Parameter] = _read_declarations()
 """What is declared, by the field's name, in the wire's order."""
 NEEDS = tuple(field.name for field in fields(Needs))
 REASONS = tuple(one.reason for one in reversed([*PARAMETERS.values()]) if one.reason)
-"""Why a request takes the per-request update; where several hold, the first one counts."""
+"""Why a request takes the per-request update, the last declared first; where several hold, the first one counts."""
 _INDEX = {name: index for index, name in enumerate(PARAMETERS)}
 _ASKING = [(need, [(_INDEX[name], one.off) for name, one in PARAMETERS.items() if one.need == need]) for need in NEEDS]
 _DIVERTING = [(_INDEX[name], one.off, one.reason) for name, one in reversed([*PARAMETERS.items()]) if one.reason]

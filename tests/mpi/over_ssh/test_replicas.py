@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(not can_make_pods(), reason="needs root, iproute2, unshare and OpenSSH"),
 ]
-MODEL = Path(__file__).parents[2] / "models" / "recall"
+MODEL = Path(__file__).parents[3] / "models" / "recall"
 CLIENT = """
 import json, sys, time
 import httpx
