@@ -55,7 +55,7 @@ fix: setup ## format and mend what a tool can mend
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-docs: setup ## write the generated files anew: options, metrics, the resource's reference, CRD, dashboards, rules
+docs: setup ## write the generated files anew: options, metrics, the API's reference, CRD, dashboards, rules
 	$(PY) -m lockstep_worker.contract > docs/options.md
 	$(PY) -m lockstep_worker.metrics > docs/metrics.md
 	.venv/bin/lockstep-operator crd > charts/lockstep/files/crd-servingdeployments.yaml

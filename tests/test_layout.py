@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from support.data.checkout import ROOT, list_written
 
-ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 300
 GENERATED = {
     "docs/crd.md",
@@ -20,19 +19,10 @@ GENERATED = {
 WRITTEN_BY_HAND = {".py", ".md", ".yaml", ".yml", ".tpl", ".toml", ".sh", ".txt", ""}
 
 
-def tracked() -> list[Path]:
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
-    )
-    if listed.returncode:
-        pytest.skip("not a git checkout")
-    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
-
-
 def test_no_file_is_longer_than_the_limit() -> None:
     too_long = {
         str(path.relative_to(ROOT)): count
-        for path in tracked()
+        for path in list_written()
         if path.suffix in WRITTEN_BY_HAND and str(path.relative_to(ROOT)) not in GENERATED
         if (count := len(path.read_text().splitlines())) > LIMIT
     }
@@ -52,6 +42,15 @@ def test_the_layers_hold() -> None:
     assert lint.returncode == 0, lint.stdout
 
 
+def test_what_decides_asks_no_clock() -> None:
+    """The contracts forbid modules; `datetime` is needed for times that are handed in."""
+    rooms = [f"operator/lockstep_operator/{room}" for room in ("children", "groups", "plan", "status")]
+    asks = re.compile(r"\.(now|utcnow|today)\(|\bnow_micro\(")
+    files = [path for room in (*rooms, "devcluster/agent/decisions") for path in (ROOT / room).glob("*.py")]
+    assert len(files) > len(rooms)
+    assert [str(path.relative_to(ROOT)) for path in files if asks.search(path.read_text())] == []
+
+
 def test_nothing_names_a_machine_or_an_index() -> None:
     """Neither a path of a developer's machine nor the address of a package index belongs in the project."""
     forbidden = re.compile(
@@ -59,7 +58,7 @@ def test_nothing_names_a_machine_or_an_index() -> None:
     )
     found = {
         f"{path.relative_to(ROOT)}:{number}"
-        for path in tracked()
+        for path in list_written()
         if path.suffix in WRITTEN_BY_HAND | {".json", ".mod"}
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if forbidden.search(line)

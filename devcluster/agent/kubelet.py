@@ -20,7 +20,8 @@ from devcluster.agent.pods.pod import NodeContext, PodLife
 from devcluster.agent.pods.publisher import PodObject
 from devcluster.agent.settings import NodeSettings, Settings
 from devcluster.kube.client import MERGE, STRATEGIC, ApiClient, ApiError
-from devcluster.kube.objects import Object, now, now_micro
+from devcluster.kube.clock import now, now_micro
+from devcluster.kube.objects import Object
 
 HEARTBEAT_S = 10.0
 SHUTDOWN_S = 10.0

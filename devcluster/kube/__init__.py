@@ -1,1 +1,4 @@
-"""A thin client of the API server: `objects` (what an object is here), `client` (calls, a watch), `mirror` (a copy)."""
+"""A thin client of the API server.
+
+Reading order: `objects` (what an object is here), `clock` (its times), `client` (calls, a watch), `mirror` (a copy).
+"""

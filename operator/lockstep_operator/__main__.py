@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from lockstep_operator.api.crd import build_crd_yaml
 from lockstep_operator.api.docs import build_docs
+from lockstep_operator.children.child import Child
+from lockstep_operator.children.registry import CHILDREN
 from lockstep_operator.clients.kube import Kube
 from lockstep_operator.clients.launcher import Launchers
 from lockstep_operator.controller.controller import Controller
@@ -65,20 +67,21 @@ def _read_file(name: str) -> str:
         raise SpecError([f"{name}: {error.strerror}"]) from error
 
 
-def run_operator(settings: Settings) -> None:
-    """Run the operator until the process is told to end."""
+def run_operator(settings: Settings, children: tuple[Child, ...] = CHILDREN) -> None:
+    """Run the operator, with these kinds of children, until the process is told to end."""
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLevelName(settings.log_level)))
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     kube = Kube(metrics.count_write)
-    controller = Controller(settings, kube, Reconciler(kube, Launchers(), metrics), metrics)
+    reconciler = Reconciler(kube, Launchers(), metrics, children)
+    controller = Controller(settings, kube, reconciler, metrics, children)
     server = start_endpoint(settings.metrics_host, settings.metrics_port, registry, controller.is_alive)
     logging.getLogger("lockstep_operator").info(
         "watching %s; metrics on port %d", ", ".join(settings.namespaces) or "all namespaces", server.server_port
     )
     try:
-        run(settings, controller)
+        run(settings, controller, children)
     finally:
         server.shutdown()
 

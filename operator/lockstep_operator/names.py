@@ -69,6 +69,7 @@ def build_selector(deployment: str) -> str:
     return f"app.kubernetes.io/managed-by={FIELD_MANAGER},{LABEL_DEPLOYMENT}={deployment}"
 
 
-def build_serving_selector(deployment: str) -> str:
-    """Select the pods that take a deployment's traffic, as the scale subresource shows it."""
-    return f"{LABEL_DEPLOYMENT}={deployment},{LABEL_SERVING}=true"
+def build_serving_selector(deployment: str, role: str | None = None) -> str:
+    """Select the pods that take a deployment's traffic, or one role's, as the scale subresource shows it."""
+    of_role = f",{LABEL_ROLE}={role}" if role else ""
+    return f"{LABEL_DEPLOYMENT}={deployment}{of_role},{LABEL_SERVING}=true"

@@ -28,9 +28,10 @@ def observe(kube: Kube, launchers: Launchers, deployment: Object, children: tupl
     """Read what there is around a deployment that was just read."""
     metadata = deployment["metadata"]
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
-    jobs = _list_owned(kube, MPIJOB.kind, namespace, name, uid)
+    kinds = dict.fromkeys((MPIJOB.kind, *(child.kind for child in children)))
+    found = {kind: _list_owned(kube, kind, namespace, name, uid) for kind in kinds}
     pods = kube.list(PODS, namespace, names.build_selector(name))
-    groups = [_read_drain(launchers, read_group(job, pods)) for job in jobs or ()]
+    groups = [_read_drain(launchers, read_group(job, pods)) for job in found[MPIJOB.kind] or ()]
     spec, problems = _read_spec(deployment)
     return Observed(
         namespace=namespace,
@@ -43,22 +44,20 @@ def observe(kube: Kube, launchers: Launchers, deployment: Object, children: tupl
         spec=spec,
         problems=problems,
         before=read_status(deployment.get("status")),
-        mpijobs_served=jobs is not None,
+        unserved=tuple(kind for kind, items in found.items() if items is None),
         groups=tuple(sorted(groups, key=lambda group: group.name)),
         leftovers=_list_leftovers(pods, {group.name for group in groups}),
-        children={
-            child.kind: _list_owned(kube, child.kind, namespace, name, uid) or ()
-            for child in children
-            if child.list_wanted is not None
-        },
+        children={child.kind: found[child.kind] or () for child in children if child.list_wanted is not None},
     )
 
 
 def _list_owned(kube: Kube, kind: Kind, namespace: str, deployment: str, uid: str) -> tuple[Object, ...] | None:
-    """List a deployment's own objects of a kind; None when its API is not served."""
+    """List a deployment's own objects of a kind; None when its API is not served, which no core API ever is."""
     try:
         found = kube.list(kind, namespace, names.build_selector(deployment))
     except NotFound:
+        if kind.is_core:
+            raise
         return None
     return tuple(item for item in found if is_owned(item, uid))
 
@@ -174,6 +173,7 @@ def _list_leftovers(pods: list[Object], groups: set[str]) -> tuple[Leftover, ...
     return tuple(
         Leftover(
             name=pod["metadata"]["name"],
+            group=_read_label(pod, names.LABEL_GROUP),
             role=_read_label(pod, names.LABEL_ROLE),
             index=int(_read_label(pod, names.LABEL_INDEX) or 0),
         )

@@ -65,7 +65,6 @@ def plan_document(document: Any) -> list[dict[str, Any]]:
         spec=spec,
         problems=(),
         before=Status(),
-        mpijobs_served=True,
     )
     wanted = plan(seen, datetime.now(UTC)).actions
     return [action.manifest for action in wanted if isinstance(action, CreateChild)]

@@ -10,7 +10,6 @@ from lockstep_operator.api.decode import encode
 from lockstep_operator.api.status import Status
 from lockstep_operator.apply import Applier
 from lockstep_operator.children.child import Child
-from lockstep_operator.children.registry import CHILDREN
 from lockstep_operator.clients.kube import Kube
 from lockstep_operator.clients.launcher import Launchers
 from lockstep_operator.errors import KubeError
@@ -44,7 +43,7 @@ class Reconciler:
         kube: Kube,
         launchers: Launchers,
         metrics: Metrics,
-        children: tuple[Child, ...] = CHILDREN,
+        children: tuple[Child, ...],
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._kube = kube
@@ -73,7 +72,7 @@ class Reconciler:
         conflicts = self._applier.apply(seen, planned.actions, now)
         if planned.changes_deployment:
             return 0.0
-        after = status(seen, conflicts, now)
+        after = status(seen, conflicts, now, planned.missing)
         self._metrics.show(*key, after)
         if self._write_status(seen, deployment, after, now):
             return WRITTEN_RETRY_S

@@ -31,7 +31,8 @@ from devcluster.agent.images import Image
 from devcluster.agent.machine.plan import PodFiles, build_plan, prepare_directories, read_message
 from devcluster.agent.machine.probes import ProbeTracker, Target, check, named_ports
 from devcluster.agent.machine.processes import ContainerProcess, tail
-from devcluster.kube.objects import Object, now
+from devcluster.kube.clock import now
+from devcluster.kube.objects import Object
 
 RETRY_S = 2.0
 FORGIVEN_AFTER_S = 600

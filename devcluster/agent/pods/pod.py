@@ -28,7 +28,8 @@ from devcluster.agent.pods.publisher import PodObject, StatusPublisher
 from devcluster.agent.pods.sources import SourceReader
 from devcluster.agent.settings import NodeSettings
 from devcluster.kube.client import ApiClient
-from devcluster.kube.objects import Object, now
+from devcluster.kube.clock import now
+from devcluster.kube.objects import Object
 
 REFRESH_S = 10.0
 GONE_GRACE_S = 1.0

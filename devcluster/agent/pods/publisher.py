@@ -10,7 +10,8 @@ import httpx
 
 from devcluster.agent.decisions.status import PodView, build_pod_status
 from devcluster.kube.client import JSON, STRATEGIC, ApiClient, ApiError
-from devcluster.kube.objects import Object, now
+from devcluster.kube.clock import now
+from devcluster.kube.objects import Object
 
 RETRY_S = 1.0
 GONE = frozenset({httpx.codes.NOT_FOUND, httpx.codes.CONFLICT})

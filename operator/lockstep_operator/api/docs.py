@@ -35,7 +35,11 @@ def build_docs() -> str:
     lines += ["", *(f"- {message}" for message in _list_rules(root)), ""]
     columns = ", ".join(f"{name}{' (wide)' if priority else ''}" for name, _, _, priority in COLUMNS)
     lines += ["## kubectl", "", f"`kubectl get {names.SHORT_NAME}` shows: {columns}."]
-    lines += [f"`kubectl scale {names.SHORT_NAME} NAME --replicas N` sets `spec.replicas`.", ""]
+    lines += [
+        f"`kubectl scale {names.SHORT_NAME} NAME --replicas N` sets `spec.replicas`, the number of groups of the role "
+        "that sets none of its own. Up-to-date counts these; Groups and Nodes are of all roles.",
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -65,10 +65,10 @@ SPEC_RULES = (
         check=lambda spec: len(spec.roles) >= 1,
     ),
     Rule(
-        cel="size(self.roles) == 0 || self.roles.exists(role, !has(role.replicas))",
-        message="spec.roles[].replicas: at least one role must leave it unset, so that spec.replicas and `kubectl "
-        "scale` have an effect",
-        check=lambda spec: not spec.roles or any(role.replicas is None for role in spec.roles),
+        cel="size(self.roles) == 0 || self.roles.exists_one(role, !has(role.replicas))",
+        message="spec.roles[].replicas: exactly one role must leave it unset: the one that spec.replicas and `kubectl "
+        "scale` are about",
+        check=lambda spec: not spec.roles or [role.replicas for role in spec.roles].count(None) == 1,
     ),
     Rule(
         cel=f"{_COUNT_GROUPS} <= {MAX_GROUPS}",

@@ -131,9 +131,13 @@ class Role:
     """A named part of the deployment: groups that all look alike."""
 
     RULES: ClassVar[tuple[Rule, ...]] = ROLE_RULES
-    name: str = described("The role's name, part of its children's names.", max_length=30, pattern=DNS_LABEL)
+    name: str = described(
+        "The role's name, part of its children's names. By another name it is another role, with groups of its own.",
+        max_length=30,
+        pattern=DNS_LABEL,
+    )
     replicas: int | None = described(
-        "How many groups the role has. Unset: `spec.replicas`; at least one role must leave it unset.",
+        "How many groups the role has. Unset: `spec.replicas`; exactly one role must leave it unset.",
         default=None,
         minimum=0,
         maximum=MAX_GROUPS,
@@ -220,7 +224,7 @@ class Spec:
         "Secrets with which the image is pulled.", default=(), max_items=8, map_key="name"
     )
     replicas: int = described(
-        "How many groups each role has that sets no number of its own. It stands here because the scale subresource "
+        "How many groups the role has that sets no number of its own. It stands here because the scale subresource "
         "needs a fixed place.",
         default=1,
         minimum=0,
@@ -240,7 +244,8 @@ class Spec:
         "How long a group may finish its requests before it is stopped.", default=120, minimum=0, maximum=3600
     )
     paused: bool = described(
-        "Freeze the groups: none is made, replaced or removed until this is false again. Deletion still works.",
+        "Freeze the groups: none is made, replaced or removed until this is false again, and a role that is no longer "
+        "named, or is named otherwise, keeps its Service while it has groups. Deletion still works.",
         default=False,
     )
 

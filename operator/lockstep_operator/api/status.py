@@ -19,6 +19,8 @@ CONDITION_TYPES = ("Ready", "Available", "Progressing", "Degraded", "PlatformRea
 GROUP_STATES = ("Pending", "Starting", "Ready", "Draining", "Terminating", "Broken", "BackingOff", "Exhausted")
 PHASES = ("Pending", "Starting", "Ready", "Degraded", "Paused", "ScaledToZero", "Deleting")
 MAX_MESSAGE = 1024
+MAX_CONDITION = 4 * MAX_MESSAGE
+"""Characters of a condition's message."""
 MAX_FAILURES = 101
 """Failures remembered of one group: one more than `restartPolicy.maxRestarts` can be."""
 
@@ -30,7 +32,7 @@ class Condition:
     type: str = described("Which question.", enum=CONDITION_TYPES)
     status: str = described("The answer.", enum=("True", "False", "Unknown"))
     reason: str = described("Why, in one CamelCase word.", default="")
-    message: str = described("Why, and what to do about it.", default="", max_length=4 * MAX_MESSAGE)
+    message: str = described("Why, and what to do about it.", default="", max_length=MAX_CONDITION)
     observed_generation: int = described("The generation of the spec that this was said of.", default=0)
     last_transition_time: str = described("When the answer last changed.", default="", format="date-time")
 
@@ -96,12 +98,14 @@ class Status:
         "The whole in one word, for people; programs read the conditions.", default="Pending", enum=PHASES
     )
     conditions: tuple[Condition, ...] = described("Answers to set questions.", default=(), map_key="type")
-    replicas: int = described("Groups that exist.", default=0)
-    ready_replicas: int = described("Groups that are ready.", default=0)
-    updated_replicas: int = described("Groups of the current revision.", default=0)
-    ready_groups: str = described("Ready of wanted groups, such as 1/2.", default="")
-    nodes: int = described("Nodes that the wanted groups take.", default=0)
-    selector: str = described("Selects the pods that take traffic.", default="", max_length=512)
+    replicas: int = described("Groups that exist of the role that `spec.replicas` scales.", default=0)
+    ready_replicas: int = described("Of these, groups that are ready.", default=0)
+    updated_replicas: int = described("Of these, groups of the current revision.", default=0)
+    ready_groups: str = described("Ready of wanted groups of all roles, such as 1/2.", default="")
+    nodes: int = described("Nodes that the wanted groups of all roles take.", default=0)
+    selector: str = described(
+        "Selects the pods of the role that `spec.replicas` scales that take traffic.", default="", max_length=512
+    )
     revision: str = described("The current revision of the first role.", default="")
     url: str = described("Where the deployment is reached within the cluster.", default="", max_length=512)
     roles: tuple[RoleStatus, ...] = described("One entry a role.", default=(), map_key="name")

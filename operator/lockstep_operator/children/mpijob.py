@@ -30,7 +30,7 @@ def build_mpijob(
         deployment: the deployment's name.
         namespace: the deployment's namespace.
         name: the group's name, from `names.build_group_name`.
-        index: the group's place within the role.
+        index: the group's index within the role.
         revision: the role's current revision.
     """
     labels = names.build_labels(deployment, role.name) | {

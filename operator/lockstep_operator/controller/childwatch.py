@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from lockstep_operator import names
-from lockstep_operator.children.registry import CHILDREN
+from lockstep_operator.children.child import Child
 from lockstep_operator.clients.kube import Kube
 from lockstep_operator.errors import KubeError
 from lockstep_operator.groups.state import Key
@@ -26,15 +26,18 @@ FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 
 
-def start_child_watches(kube: Kube, namespaces: tuple[str, ...], wake: Callable[[Key], None]) -> None:
+def start_child_watches(
+    kube: Kube, namespaces: tuple[str, ...], wake: Callable[[Key], None], children: tuple[Child, ...]
+) -> None:
     """Start one watch for each kind and namespace, or one for all, for as long as the process lives.
 
     Args:
         kube: the API server.
         namespaces: empty for all.
         wake: called, in the watch's thread, with the deployment of every child that appears, changes or goes.
+        children: the kinds of children that a deployment has; those of the core API are left to kopf.
     """
-    kinds = [child.kind for child in CHILDREN if not child.kind.is_core]
+    kinds = [child.kind for child in children if not child.kind.is_core]
     for kind, namespace in itertools.product(kinds, namespaces or (None,)):
         name = f"{kind.plural}-{namespace or 'all'}"
         threading.Thread(target=_watch_forever, args=(kube, kind, namespace, wake), name=name, daemon=True).start()

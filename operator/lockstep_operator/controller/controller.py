@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 
+from lockstep_operator.children.child import Child
 from lockstep_operator.clients.kube import Kube
 from lockstep_operator.controller.childwatch import start_child_watches
 from lockstep_operator.controller.workqueue import WorkQueue
@@ -33,13 +34,17 @@ class Controller:
         kube: the API server.
         reconciler: does one pass for a key.
         metrics: told about every pass.
+        children: the kinds of children that a deployment has.
     """
 
-    def __init__(self, settings: Settings, kube: Kube, reconciler: Reconciler, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Settings, kube: Kube, reconciler: Reconciler, metrics: Metrics, children: tuple[Child, ...]
+    ) -> None:
         self._settings = settings
         self._kube = kube
         self._reconciler = reconciler
         self._metrics = metrics
+        self._children = children
         self._queue: WorkQueue | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._failures: dict[Key, int] = {}
@@ -54,7 +59,7 @@ class Controller:
         self._queue = WorkQueue()
         loops = [self._beat(), self._resync(self._queue), *(self._work(self._queue) for _ in range(NUM_WORKERS))]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
-        start_child_watches(self._kube, self._settings.namespaces, self._queue.add_from_thread)
+        start_child_watches(self._kube, self._settings.namespaces, self._queue.add_from_thread, self._children)
 
     async def stop(self) -> None:
         """Stop taking up work; a pass that runs ends by itself."""

@@ -11,18 +11,20 @@ import kopf
 from kubernetes import client
 
 from lockstep_operator import names
-from lockstep_operator.children.registry import CHILDREN
+from lockstep_operator.children.child import Child
 from lockstep_operator.clients.kube import load_configuration
 from lockstep_operator.controller.childwatch import SELECTOR, find_deployment
 from lockstep_operator.controller.controller import Controller
-from lockstep_operator.kinds import PODS
+from lockstep_operator.kinds import PODS, Kind
 from lockstep_operator.settings import Settings
 
-CORE_KINDS = (*(child.kind for child in CHILDREN if child.kind.is_core), PODS)
-"""Kinds whose events kopf brings; it selects them at the API server, so no other pod is ever received."""
+
+def list_core_kinds(children: tuple[Child, ...]) -> tuple[Kind, ...]:
+    """List the kinds whose events kopf brings; `childwatch` brings those of the other children."""
+    return (*(child.kind for child in children if child.kind.is_core), PODS)
 
 
-def build_registry(controller: Controller) -> kopf.OperatorRegistry:
+def build_registry(controller: Controller, children: tuple[Child, ...]) -> kopf.OperatorRegistry:
     """Build kopf's registry: which events wake which deployment."""
     registry = kopf.OperatorRegistry()
 
@@ -50,7 +52,7 @@ def build_registry(controller: Controller) -> kopf.OperatorRegistry:
     async def on_child(body: kopf.Body, **_: Any) -> None:
         controller.wake(find_deployment(dict(body)))
 
-    for kind in CORE_KINDS:
+    for kind in list_core_kinds(children):
         kopf.on.event(kind.version, kind.plural, registry=registry, id=kind.plural)(on_child)
     return registry
 
@@ -69,15 +71,20 @@ def build_connection(configuration: client.Configuration) -> kopf.ConnectionInfo
     )
 
 
-def run(settings: Settings, controller: Controller) -> None:
-    """Run kopf until the process is told to end."""
+def build_settings(settings: Settings, children: tuple[Child, ...]) -> kopf.OperatorSettings:
+    """Build kopf's settings; it selects children at the API server, so no other pod is ever received."""
     kopf_settings = kopf.OperatorSettings()
     kopf_settings.scanning.disabled = bool(settings.namespaces)  # a Role cannot watch CRDs and namespaces
-    for kind in CORE_KINDS:
+    for kind in list_core_kinds(children):
         kopf_settings.watching.label_selectors[kind.version, kind.plural] = SELECTOR
+    return kopf_settings
+
+
+def run(settings: Settings, controller: Controller, children: tuple[Child, ...]) -> None:
+    """Run kopf until the process is told to end."""
     kopf.run(
-        registry=build_registry(controller),
-        settings=kopf_settings,
+        registry=build_registry(controller, children),
+        settings=build_settings(settings, children),
         standalone=True,
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,

@@ -40,7 +40,7 @@ class Pod:
     uid: str
     is_launcher: bool
     index: int
-    """Its place in the group: 0 is the launcher."""
+    """Its number in the group: 0 is the launcher."""
     revision: str
     created: datetime
     phase: str = "Pending"
@@ -109,9 +109,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """A pod that outlives its MPIJob."""
+    """A pod that outlives its MPIJob, or whose MPIJob cannot be seen."""
 
     name: str
+    group: str
     role: str
     index: int
 
@@ -132,12 +133,17 @@ class Observed:
     """Why `spec` is None."""
     before: Status
     """The status as it was last written."""
-    mpijobs_served: bool
+    unserved: tuple[Kind, ...] = ()
+    """Kinds of children whose API is not served now: there may be objects of them, but nobody can see any."""
     groups: tuple[Group, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
-    """Pods whose MPIJob is gone."""
+    """Pods whose MPIJob is gone; while MPIJobs are not served, all pods."""
     children: Mapping[Kind, tuple[Object, ...]] = field(default_factory=dict)
     """The standing children of each kind that has any; groups are read from MPIJobs and pods instead."""
+
+    def is_served(self, kind: Kind) -> bool:
+        """Whether objects of a kind can be seen and made."""
+        return kind not in self.unserved
 
     @property
     def has_finalizer(self) -> bool:

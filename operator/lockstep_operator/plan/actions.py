@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lockstep_operator.children.child import Child
 from lockstep_operator.groups.state import Group, Pod
-from lockstep_operator.kinds import Object
+from lockstep_operator.kinds import Kind, Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,12 @@ Action = AddFinalizer | RemoveFinalizer | CreateChild | UpdateChild | DeleteChil
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in their order, and when to look again although nothing happened."""
+    """Actions in their order, when to look again although nothing happened, and what could not be asked for."""
 
     actions: tuple[Action, ...] = ()
     again_s: float | None = None
+    missing: tuple[Kind, ...] = ()
+    """Kinds of which children are wanted and whose API is not served."""
 
     @property
     def changes_deployment(self) -> bool:
@@ -85,4 +87,8 @@ class Plan:
         """Do all in their order; look again at the earliest time."""
         plans = (self, *others)
         times = [plan.again_s for plan in plans if plan.again_s is not None]
-        return Plan(tuple(action for plan in plans for action in plan.actions), min(times, default=None))
+        return Plan(
+            actions=tuple(action for plan in plans for action in plan.actions),
+            again_s=min(times, default=None),
+            missing=tuple(kind for plan in plans for kind in plan.missing),
+        )

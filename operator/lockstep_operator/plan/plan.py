@@ -10,16 +10,15 @@ from datetime import datetime
 
 from lockstep_operator.api.spec import Spec
 from lockstep_operator.children.child import Child
+from lockstep_operator.children.mpijob import MPIJOB
 from lockstep_operator.children.registry import CHILDREN
 from lockstep_operator.groups.places import choose_places
 from lockstep_operator.groups.state import Observed
 from lockstep_operator.plan.actions import AddFinalizer, Plan, RemoveFinalizer
-from lockstep_operator.plan.children import plan_children, plan_removal
+from lockstep_operator.plan.children import PLATFORM_RETRY_S, has_removable, plan_children, plan_removal
 from lockstep_operator.plan.groups import ENDING_RETRY_S, plan_place
 from lockstep_operator.plan.retire import plan_retirement
 from lockstep_operator.plan.rollout import plan_rollout
-
-PLATFORM_RETRY_S = 15.0
 
 
 def plan(seen: Observed, now: datetime, children: tuple[Child, ...] = CHILDREN) -> Plan:
@@ -37,7 +36,7 @@ def plan(seen: Observed, now: datetime, children: tuple[Child, ...] = CHILDREN) 
     if seen.spec is None:
         return Plan()
     standing = plan_children(seen, seen.spec, children)
-    if not seen.mpijobs_served:
+    if not seen.is_served(MPIJOB.kind):
         return standing.join(Plan(again_s=PLATFORM_RETRY_S))
     if seen.spec.paused:
         return standing
@@ -50,7 +49,7 @@ def _plan_deletion(seen: Observed, now: datetime, children: tuple[Child, ...]) -
         return Plan()
     living = [group for group in seen.groups if group.deleting_since is None]
     retirements = [plan_retirement(seen, group, "Deletion", now) for group in living]
-    if seen.groups or seen.leftovers or any(seen.children.values()):
+    if seen.groups or seen.leftovers or has_removable(seen):
         return plan_removal(seen, children).join(*retirements, Plan(again_s=ENDING_RETRY_S))
     return Plan((RemoveFinalizer(),))
 

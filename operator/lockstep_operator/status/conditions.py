@@ -8,15 +8,15 @@ from lockstep_operator.api.status import Condition, Status, format_time
 from lockstep_operator.groups.state import Observed
 from lockstep_operator.status.readiness import is_scaled_to_zero, judge_available, judge_progressing, judge_ready
 from lockstep_operator.status.roles import RoleCounts
-from lockstep_operator.status.trouble import Verdict, find_trouble, judge_platform
+from lockstep_operator.status.trouble import Hindrances, Verdict, find_trouble, judge_platform
 
 
 def build_conditions(
-    seen: Observed, draft: Status, roles: tuple[RoleCounts, ...], conflicts: tuple[str, ...], now: datetime
+    seen: Observed, draft: Status, roles: tuple[RoleCounts, ...], hindrances: Hindrances, now: datetime
 ) -> tuple[Condition, ...]:
     """Build all conditions; a condition keeps its transition time while its answer stays."""
-    platform = judge_platform(seen, now)
-    trouble = find_trouble(seen, draft, conflicts, platform)
+    platform = judge_platform(seen, hindrances, now)
+    trouble = find_trouble(seen, draft, hindrances, platform)
     verdicts = {
         "Ready": judge_ready(seen, draft, roles, trouble),
         "Available": judge_available(seen, draft, roles),

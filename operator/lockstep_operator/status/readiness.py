@@ -2,7 +2,7 @@
 
     Ready         every role has all its groups of the current revision ready
     Available     every role that wants groups has `max(1, wanted - maxUnavailable)` of them ready
-    Progressing   some role is not yet as the spec says, and work on it goes on
+    Progressing   some role is not yet as the spec says, and work on it goes on, whatever holds up another role
 
 A role that wants no group is no hindrance, unless no role wants one. A message names the roles that it speaks of only
 where there are several.
@@ -16,9 +16,11 @@ from lockstep_operator.api.spec import Spec
 from lockstep_operator.api.status import Status
 from lockstep_operator.groups.state import Observed
 from lockstep_operator.status.roles import RoleCounts
-from lockstep_operator.status.trouble import Verdict
+from lockstep_operator.status.trouble import CHILD_API_MISSING, EXHAUSTED, Verdict
 
 Roles = tuple[RoleCounts, ...]
+PASSING = {"GroupBroken", "MPIJobNotAccepted", CHILD_API_MISSING}
+"""Troubles in which work on all roles goes on."""
 _SCALED_TO_ZERO = Verdict(False, "ScaledToZero", "spec.replicas is 0: no group serves")
 
 
@@ -51,7 +53,8 @@ def judge_available(seen: Observed, draft: Status, roles: Roles) -> Verdict:
     spec = seen.spec
     if seen.deleting or spec is None:
         reason = "InvalidSpec" if spec is None else "Deleting"
-        return Verdict(draft.ready_replicas > 0 and not seen.deleting, reason, "")
+        serves = any(role.ready_replicas for role in draft.roles)
+        return Verdict(serves and not seen.deleting, reason, "")
     if is_scaled_to_zero(roles):
         return _SCALED_TO_ZERO
     wanting = _list_wanting(roles)
@@ -73,16 +76,19 @@ def judge_progressing(seen: Observed, draft: Status, roles: Roles, trouble: Verd
         return Verdict(False, "InvalidSpec", "nothing is done until the spec is right")
     if spec.paused:
         return Verdict(False, "Paused", "spec.paused is true: groups are left as they are")
-    if trouble is not None and trouble.reason not in {"GroupBroken", "MPIJobNotAccepted"}:
-        return Verdict(False, trouble.reason, trouble.message)
     unfinished = [counts for counts in roles if not _is_finished(counts)]
+    moving = [counts for counts in unfinished if not counts.is_exhausted]
     has_strays = len(draft.groups) > sum(len(counts.groups) for counts in roles)
+    is_exhausted = trouble is not None and trouble.reason in EXHAUSTED
+    if trouble is not None and trouble.reason not in PASSING and not (is_exhausted and (moving or has_strays)):
+        return Verdict(False, trouble.reason, trouble.message)
     if not unfinished and not has_strays:
         return Verdict(False, "Complete", "all groups are ready and of the current revision")
-    outdated = [counts for counts in roles if counts.num_updated < len(counts.living)]
+    told = moving or unfinished or roles
+    outdated = [counts for counts in told if counts.num_updated < len(counts.living)]
     if outdated:
         return Verdict(True, "RollingOut", _join(roles, outdated, _say_outdated))
-    return Verdict(True, "GroupsStarting", _join(roles, unfinished or roles, _say_ready_of_wanted))
+    return Verdict(True, "GroupsStarting", _join(roles, told, _say_ready_of_wanted))
 
 
 def _join(roles: Roles, told: Iterable[RoleCounts], say: Callable[[RoleCounts], str]) -> str:

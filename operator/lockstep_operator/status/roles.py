@@ -48,6 +48,11 @@ class RoleCounts:
         """Groups of the current revision that serve."""
         return sum(group.state == "Ready" and group.revision == self.revision for group in self.living)
 
+    @property
+    def is_exhausted(self) -> bool:
+        """One of its places may not be filled before its restart window has moved on."""
+        return any(group.state == "Exhausted" for group in self.groups)
+
 
 def count_roles(spec: Spec, groups: tuple[GroupStatus, ...]) -> tuple[RoleCounts, ...]:
     """Count each role by itself, in the spec's order; groups of a role that is not in the spec count nowhere."""

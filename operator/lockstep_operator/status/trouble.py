@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from lockstep_operator.api.status import GroupStatus, Status
+from lockstep_operator.api.status import MAX_CONDITION, GroupStatus, Status
+from lockstep_operator.children.mpijob import MPIJOB
 from lockstep_operator.groups.state import ACCEPT_LIMIT_S, Observed
+from lockstep_operator.kinds import Kind
+
+CHILD_API_MISSING = "ChildAPIMissing"
+"""The reason of a lack with which groups go on."""
+EXHAUSTED = ("RestartBudgetExceeded", "InvalidConfiguration")
+"""Reasons for which a role makes no more groups for now; other roles may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +25,19 @@ class Verdict:
     message: str
 
 
-def judge_platform(seen: Observed, now: datetime) -> Verdict:
-    """Judge whether MPIJobs are served and taken up."""
-    if not seen.mpijobs_served:
+@dataclass(frozen=True, slots=True)
+class Hindrances:
+    """What kept a pass from making all that is wanted."""
+
+    conflicts: tuple[str, ...] = ()
+    """Names of objects (`Service x`) that should be ours and belong to somebody else."""
+    missing: tuple[Kind, ...] = ()
+    """Kinds of standing children that are wanted and whose API is not served."""
+
+
+def judge_platform(seen: Observed, hindrances: Hindrances, now: datetime) -> Verdict:
+    """Judge whether MPIJobs are served and taken up, and whether all other children can be made."""
+    if not seen.is_served(MPIJOB.kind):
         return Verdict(
             False,
             "MPIJobCRDMissing",
@@ -40,38 +57,62 @@ def judge_platform(seen: Observed, now: datetime) -> Verdict:
             f"mpi-operator has not accepted {', '.join(ignored)} within {ACCEPT_LIMIT_S} s: see that it runs and "
             f"watches this namespace, and `kubectl describe mpijob {ignored[0]}` for a ValidationError",
         )
+    if hindrances.missing:
+        kinds = ", ".join(f"{kind.api_version} {kind.name}" for kind in hindrances.missing)
+        return Verdict(
+            False, CHILD_API_MISSING, f"not served: {kinds}; groups go on without it: install what serves it"
+        )
     return Verdict(True, "MPIJobServed", "the MPIJob API is served")
 
 
-def find_trouble(seen: Observed, draft: Status, conflicts: tuple[str, ...], platform: Verdict) -> Verdict | None:
+def find_trouble(seen: Observed, draft: Status, hindrances: Hindrances, platform: Verdict) -> Verdict | None:
     """Find what a person has to look at; None when all goes its way."""
     if seen.deleting:
         return None
     if seen.problems:
         return Verdict(True, "InvalidSpec", "; ".join(seen.problems)[:1024])
-    if conflicts:
+    if hindrances.conflicts:
         text = (
-            f"{', '.join(conflicts)} belongs to somebody else and is left alone: delete it, or rename this deployment"
+            f"{', '.join(hindrances.conflicts)} belongs to somebody else and is left alone: delete it, or rename this "
+            "deployment"
         )
         return Verdict(True, "Conflict", text)
-    if not platform.status:
+    if not platform.status and platform.reason != CHILD_API_MISSING:
         return Verdict(True, platform.reason, platform.message)
+    of_groups = _find_group_trouble(draft)
+    if of_groups is not None:
+        return of_groups
+    return None if platform.status else Verdict(True, platform.reason, platform.message)
+
+
+def _find_group_trouble(draft: Status) -> Verdict | None:
+    """Find the groups that are in trouble, of each role the worst one."""
+    worst: dict[str, GroupStatus] = {}
     exhausted = [group for group in draft.groups if group.state == "Exhausted"]
-    if exhausted:
-        return _describe_exhausted(exhausted)
     broken = [group for group in draft.groups if group.state in {"Broken", "BackingOff"}]
-    if broken:
-        return Verdict(True, "GroupBroken", f"{_describe_failure(broken[0])}; it will be replaced")
-    return None
+    for group in [*exhausted, *broken]:
+        worst.setdefault(group.role, group)
+    if not worst:
+        return None
+    reason = _name_exhaustion(exhausted[0]) if exhausted else "GroupBroken"
+    if len(worst) == 1:
+        return Verdict(True, reason, _describe_group(*worst.values()))
+    room = MAX_CONDITION // len(worst) - len("; ")
+    told = (f"role {role}: {_describe_group(group)}"[:room] for role, group in sorted(worst.items()))
+    return Verdict(True, reason, "; ".join(told))
 
 
-def _describe_exhausted(groups: list[GroupStatus]) -> Verdict:
-    group = groups[0]
+def _name_exhaustion(group: GroupStatus) -> str:
+    budget, configuration = EXHAUSTED
     failure = group.last_failure
-    reason = "RestartBudgetExceeded"
-    if failure is not None and failure.reason == "InvalidConfiguration":
-        reason = failure.reason
-    return Verdict(True, reason, f"{_describe_failure(group)}; {group.message}, or as soon as the spec changes")
+    return configuration if failure is not None and failure.reason == configuration else budget
+
+
+def _describe_group(group: GroupStatus) -> str:
+    """Say why a group broke, and when there will be another one."""
+    if group.state == "Exhausted":
+        return f"{_describe_failure(group)}; {group.message}, or as soon as the spec changes"
+    return f"{_describe_failure(group)}; it will be replaced"
 
 
 def _describe_failure(group: GroupStatus) -> str:

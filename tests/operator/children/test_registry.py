@@ -6,7 +6,7 @@ import pytest
 
 from lockstep_operator.apply import describe
 from lockstep_operator.children.registry import CHILDREN
-from support.cluster.settings_child import SETTINGS
+from support.cluster.more_children import SETTINGS
 from support.worlds.world import World
 
 

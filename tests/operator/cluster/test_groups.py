@@ -55,7 +55,7 @@ def test_a_deleted_worker_pod_leads_to_exactly_one_new_group(live: Live, operato
     assert operator.read_metric(metric, namespace=live.namespace) == 1
 
 
-def test_a_launchers_last_words_are_on_record_and_in_an_event(live: Live) -> None:
+def test_a_launchers_last_words_stand_in_the_status_and_in_an_event(live: Live) -> None:
     live.bring_up()
     (old,) = live.list_jobs()
     (launcher,) = live.kubelet.list_pods("launcher")

@@ -6,7 +6,7 @@ from devcluster.control.cluster import Cluster
 from devcluster.errors import CommandError
 from lockstep_operator.children.service import SERVICE
 from lockstep_operator.clients.kube import Kube
-from lockstep_operator.kinds import PODS, Object
+from lockstep_operator.kinds import DEPLOYMENTS, PODS, Object
 from support.cluster.deployments import NAME, Live, build_two_roles
 from support.cluster.operator_process import OperatorProcess, wait_for
 
@@ -68,9 +68,13 @@ def test_a_broken_role_is_told_and_repaired_while_the_other_serves(live: Live) -
     assert list_jobs(live, "main") == main
 
 
-def test_scale_sets_the_roles_that_set_no_number_of_their_own(live: Live, cluster: Cluster) -> None:
+def test_scale_sets_and_shows_the_role_that_sets_no_number_of_its_own(live: Live, cluster: Cluster) -> None:
     live.bring_up(replicas=1, roles=build_two_roles(replicas=2))
     second = list_jobs(live, "second")
+    scale = live.kube.call("GET", DEPLOYMENTS.build_path(live.namespace, NAME, "scale"))
+    assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (1, 1)
+    (pod,) = live.kube.list(PODS, live.namespace, scale["status"]["selector"])
+    assert pod["metadata"]["labels"]["serving.lockstep.dev/role"] == "main"
     command = ("scale", "servingdeployment", NAME, "-n", live.namespace)
     cluster.kubectl(*command, "--replicas=2")
     live.wait_ready()

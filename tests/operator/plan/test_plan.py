@@ -3,6 +3,7 @@ from datetime import timedelta
 
 import pytest
 
+from lockstep_operator.children.mpijob import MPIJOB
 from lockstep_operator.groups.state import Drain, Leftover
 from lockstep_operator.plan.actions import (
     Action,
@@ -55,13 +56,13 @@ def test_planning_after_applying_yields_nothing() -> None:
 
 def test_without_the_mpijob_api_only_the_service_is_made_and_it_is_asked_again() -> None:
     world = World()
-    world.served = False
+    world.unserved = {MPIJOB.kind}
     world.reconcile()
     assert list_actions(world) == [CREATE_SERVICE]
     assert world.plan().again_s == 15
 
 
-def test_a_broken_group_is_deleted_only_when_its_failure_is_on_record() -> None:
+def test_a_broken_group_is_deleted_only_when_its_failure_stands_in_the_status() -> None:
     world = start()
     world.end_pod(world.find_group())
     assert list_actions(world) == []
@@ -151,7 +152,7 @@ def test_a_place_whose_group_cannot_end_is_filled_under_another_name() -> None:
 def test_pods_that_outlive_their_mpijob_hold_their_place() -> None:
     world = World()
     world.reconcile()
-    seen = replace(world.observe(), leftovers=(Leftover(name="x", role="main", index=0),))
+    seen = replace(world.observe(), leftovers=(Leftover(name="x", group="g", role="main", index=0),))
     assert [name_action(action) for action in plan(seen, world.now).actions] == [CREATE_SERVICE]
 
 
@@ -272,7 +273,7 @@ def test_deletion_ends_traffic_first_and_lets_go_last() -> None:
 def test_deletion_works_when_the_mpijob_api_is_gone() -> None:
     world = start()
     world.deleting = True
-    world.served = False
+    world.unserved = {MPIJOB.kind}
     world.groups.clear()
     world.services.clear()
     assert list_actions(world) == [RemoveFinalizer]

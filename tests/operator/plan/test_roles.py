@@ -25,7 +25,7 @@ def list_drained(world: World) -> list[tuple[str, int]]:
 
 
 def test_each_role_has_its_own_service_and_groups() -> None:
-    world = start(replicas=2)
+    world = start({"replicas": 2}, replicas=2)
     assert list(world.services) == ["recall-main", "recall-second"]
     selectors = [service["spec"]["selector"]["serving.lockstep.dev/role"] for service in world.services.values()]
     assert selectors == ["main", "second"]
@@ -63,13 +63,13 @@ def test_a_change_of_one_role_leaves_the_groups_of_the_other() -> None:
 
 
 def test_each_role_has_its_own_rollout_budget() -> None:
-    world = start(replicas=3, rollout={"maxUnavailable": 1})
+    world = start({"replicas": 3}, replicas=3, rollout={"maxUnavailable": 1})
     world.change(image="other")
     assert list_drained(world) == [("main", 0), ("second", 0)]
 
 
 def test_a_broken_role_does_not_hold_up_the_rollout_of_the_other() -> None:
-    world = start(replicas=2, restartPolicy={"backoffSeconds": 600})
+    world = start({"replicas": 2}, replicas=2, restartPolicy={"backoffSeconds": 600})
     world.end_pod(world.find_group(0, "second"))
     world.end_pod(world.find_group(1, "second"))
     world.reconcile()

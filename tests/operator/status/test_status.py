@@ -6,6 +6,7 @@ import pytest
 
 from lockstep_operator.api.decode import encode
 from lockstep_operator.api.status import Condition, Status, read_status
+from lockstep_operator.children.mpijob import MPIJOB
 from lockstep_operator.groups.state import Ending
 from lockstep_operator.status.status import status
 from lockstep_worker.contract import EXIT_CONFIG, EXIT_HANG
@@ -204,12 +205,12 @@ def test_an_mpijob_that_nobody_accepts_is_reported_in_time() -> None:
 
 def test_a_missing_mpijob_api_is_reported_and_passes() -> None:
     world = World()
-    world.served = False
+    world.unserved = {MPIJOB.kind}
     world.reconcile()
     world.reconcile()
     assert find(world.status, "PlatformReady").reason == "MPIJobCRDMissing"
     assert find(world.status, "Ready").reason == "MPIJobCRDMissing"
-    world.served = True
+    world.unserved.clear()
     world.settle()
     assert find(world.status, "Ready").status == "True"
 

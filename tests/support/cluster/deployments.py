@@ -29,9 +29,9 @@ def build_deployment(namespace: str = "default", **spec: Any) -> Object:
 
 
 def build_two_roles(**fields: Any) -> list[Object]:
-    """Build the example's role and a second one of another revision, with these fields."""
+    """Build the example's role, which is scaled, and one of one group and another revision, or with these fields."""
     (role,) = copy.deepcopy(MINIMAL["spec"]["roles"])
-    return [role, role | {"name": "second", "engine": {"maxBatchSize": 8}, **fields}]
+    return [role, role | {"name": "second", "replicas": 1, "engine": {"maxBatchSize": 8}, **fields}]
 
 
 class Live:

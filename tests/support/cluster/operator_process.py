@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,17 +56,20 @@ def install(cluster: Cluster, *helm_arguments: str) -> Path:
 
 
 class OperatorProcess:
-    """`lockstep-operator run` in the cluster's network."""
+    """`lockstep-operator run` in the cluster's network, or another program that runs the operator."""
 
-    def __init__(self, cluster: Cluster, kubeconfig: Path, **env: str) -> None:
+    def __init__(
+        self, cluster: Cluster, kubeconfig: Path, command: Sequence[str] = ("lockstep_operator", "run"), **env: str
+    ) -> None:
         self._cluster = cluster
+        self._command = command
         self._env = {"KUBECONFIG": str(kubeconfig), "METRICS_HOST": "127.0.0.1", "METRICS_PORT": str(PORT), **env}
         self._process: subprocess.Popen[Any] | None = None
         self.log = cluster.state / "operator.log"
 
     def start(self) -> None:
         """Start it and wait until it is healthy."""
-        argv = [sys.executable, "-m", "lockstep_operator", "run"]
+        argv = [sys.executable, "-m", *self._command]
         with self.log.open("ab") as log:
             self._process = self._cluster.popen(argv, env=self._env, stdout=log, stderr=log)
         wait_for("the operator is healthy", lambda: self._get("/healthz") is not None)

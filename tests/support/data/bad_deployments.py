@@ -32,6 +32,12 @@ def _nine_roles() -> list[Object]:
     return [role | {"name": f"role{number}"} for number in range(9)]
 
 
+def _two_scaled_roles() -> list[Object]:
+    main, second = build_two_roles()
+    del second["replicas"]
+    return [main, second]
+
+
 def _uneven_role() -> Object:
     role: Object = build_deployment()["spec"]["roles"][0]
     return role | {"parallelism": {"tensor": 6}, "gpusPerNode": 4}
@@ -52,7 +58,8 @@ RULES = [
         roles=build_two_roles(),
     ),
     _bad("no role", "spec.roles", [], "spec.roles: at least one role"),
-    _bad("no role follows", f"{ROLE}.replicas", 1, "spec.roles[].replicas: at least one role must leave it unset"),
+    _bad("no role follows", f"{ROLE}.replicas", 1, "spec.roles[].replicas: exactly one role must leave it unset"),
+    _bad("two roles follow", "spec.roles", _two_scaled_roles(), "spec.roles[].replicas: exactly one role must leave"),
     _bad("too many groups", "spec.roles", build_two_roles(replicas=64), "spec.roles: at most 64 groups"),
     _bad("second role decodes", "spec.roles", build_two_roles(type="decode"), "spec.roles[].type: prefill and decode"),
     _bad("prefill", f"{ROLE}.type", "prefill", "spec.roles[].type: prefill and decode are not supported yet"),

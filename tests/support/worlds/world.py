@@ -14,7 +14,7 @@ from lockstep_operator.children.child import Child
 from lockstep_operator.children.mpijob import MPIJOB
 from lockstep_operator.children.registry import CHILDREN
 from lockstep_operator.children.service import SERVICE
-from lockstep_operator.groups.state import Drain, Ending, Group, Observed, Pod
+from lockstep_operator.groups.state import Drain, Ending, Group, Leftover, Observed, Pod
 from lockstep_operator.kinds import Kind, Object
 from lockstep_operator.plan import actions
 from lockstep_operator.plan.actions import Plan
@@ -31,6 +31,11 @@ def build_spec(**spec: Any) -> Spec:
     return parse_deployment(build_deployment(**spec))
 
 
+def list_leftovers(group: Group) -> tuple[Leftover, ...]:
+    """List a group's pods as they look when its MPIJob cannot be seen."""
+    return tuple(Leftover(name=pod.name, group=group.name, role=group.role, index=group.index) for pod in group.pods)
+
+
 class World:
     """One deployment, its groups and its other children."""
 
@@ -44,9 +49,11 @@ class World:
         self.generation = 1
         self.deleting = False
         self.finalizers: tuple[str, ...] = ()
-        self.served = True
+        self.unserved: set[Kind] = set()
         self.gone = False
         self.groups: dict[str, Group] = {}
+        self.orphans: tuple[Leftover, ...] = ()
+        """Pods that run on without their MPIJob."""
         self.children: dict[Kind, dict[str, Object]] = {}
         """The standing children of each kind by name."""
         self.status = Status()
@@ -62,6 +69,9 @@ class World:
 
     def observe(self) -> Observed:
         """Take the picture that `observe` would take."""
+        can_see_groups = MPIJOB.kind not in self.unserved
+        groups = tuple(sorted(self.groups.values(), key=lambda group: group.name))
+        unseen = () if can_see_groups else groups
         return Observed(
             namespace="default",
             name=NAME,
@@ -73,9 +83,12 @@ class World:
             spec=self.spec,
             problems=(),
             before=self.status,
-            mpijobs_served=self.served,
-            groups=tuple(sorted(self.groups.values(), key=lambda group: group.name)),
-            children={kind: tuple(items.values()) for kind, items in self.children.items()},
+            unserved=tuple(self.unserved),
+            groups=groups if can_see_groups else (),
+            leftovers=(*self.orphans, *(entry for group in unseen for entry in list_leftovers(group))),
+            children={
+                kind: () if kind in self.unserved else tuple(items.values()) for kind, items in self.children.items()
+            },
         )
 
     def plan(self) -> Plan:
@@ -91,7 +104,7 @@ class World:
             if number == crash_after:
                 return len(self.writes) - before
             self.carry_out(action)
-        after = status(seen, (), self.now)
+        after = status(seen, (), self.now, planned.missing)
         is_written = not planned.changes_deployment and after != self.status
         if is_written and (crash_after is None or crash_after > len(planned.actions)):
             self.status = after
@@ -101,6 +114,8 @@ class World:
     def carry_out(self, action: actions.Action) -> None:
         """Do what one action asks for."""
         self.writes.append(action)
+        if isinstance(action, (actions.CreateChild, actions.UpdateChild, actions.DeleteChild)):
+            assert action.child.kind not in self.unserved, f"{action.child.kind.name}s are not served"
         match action:
             case actions.AddFinalizer():
                 self.finalizers = (names.FINALIZER,)
@@ -140,8 +155,9 @@ class World:
     # --- what happens by itself ---
 
     def advance(self, seconds: float = 60) -> None:
-        """Let time pass, and every group come further."""
+        """Let time pass, and every group come further; pods without their MPIJob end."""
         self.now += timedelta(seconds=seconds)
+        self.orphans = ()
         for group in list(self.groups.values()):
             self._advance_group(group)
 
@@ -201,6 +217,11 @@ class World:
                 ending = Ending(exit_code=exit_code, reason=reason)
                 phase = "Failed" if exit_code else "Succeeded"
                 self._update_pod(group.uid, pod.uid, phase=phase, ready=False, ending=ending)
+
+    def orphan(self, group: Group) -> None:
+        """A group's MPIJob is deleted in such a way that its pods run on."""
+        del self.groups[group.uid]
+        self.orphans += list_leftovers(group)
 
     def find_group(self, index: int = 0, role: str = ROLE) -> Group:
         """Find the living group of a place."""
