@@ -85,7 +85,6 @@ def test_the_readmes_tree_names_every_room() -> None:
 
 
 # --- docs/development.md ---------------------------------------------------------------------------------------------
-@pytest.mark.mpi
 @pytest.mark.parametrize("block", blocks("sh", DEVELOPMENT), ids=lambda block: block.split()[-1][-40:])
 def test_the_commands_of_the_development_page_work(block: str) -> None:
     for command in filter(None, block.splitlines()):

@@ -78,7 +78,7 @@ class Engine:
         minimum=0.01,
         maximum=1.0,
     )
-    overlap: bool = described("Launch a step before the previous step's tokens are collected.", default=True)
+    overlap: bool = described("Begin a step before the previous step's tokens are collected.", default=True)
     extra_args: tuple[str, ...] = described(
         "More flags for `lockstep-worker serve`, after the ones that the operator sets.",
         default=(),

@@ -64,7 +64,7 @@ class ServeOptions:
     request_timeout: float = declare(
         0.0, "engine", "seconds from a request's arrival to its end, then 504; 0 is off", low=0, metavar="SECONDS"
     )
-    overlap: bool = declare(True, "engine", "launch a step before the previous one's tokens are read")
+    overlap: bool = declare(True, "engine", "begin a step before the previous one's tokens are read")
 
     block_size: int = declare(16, "KV cache", "tokens in one block", low=1, high=1024)
     num_blocks: int | None = declare(None, "KV cache", "blocks per rank", unset="as many as the memory holds", low=1)
