@@ -84,8 +84,8 @@ def update_batched(table: SlotTable, sampled: Sampled) -> Sampled:
 def update_per_request(table: SlotTable, sampled: Sampled) -> Sampled:
     """Append row by row and decide each finish on the host, from the request's own parameters."""
     codes, counts = np.zeros_like(sampled.codes), sampled.counts.copy()
-    columns = (sampled.rows, sampled.draws, sampled.counts, sampled.tokens)
-    for index, (slot, draws, brought, tokens) in enumerate(zip(*(one.tolist() for one in columns), strict=True)):
+    columns = (sampled.rows, sampled.counts, sampled.tokens)
+    for index, (slot, brought, tokens) in enumerate(zip(*(one.tolist() for one in columns), strict=True)):
         sequence = table.sequence(slot)
         limit, params = sequence.limit, sequence.params
         length = start = table.length.item(slot)
@@ -94,12 +94,11 @@ def update_per_request(table: SlotTable, sampled: Sampled) -> Sampled:
             length += 1
             if code := finish_code(token, length, limit, params):
                 codes[index] = code
+                counts[index] = length - start
                 break
         table.length[slot] = length
-        table.in_flight[slot] = table.in_flight.item(slot) - draws
-        if length - start < draws:
-            counts[index] = length - start
-            table.computed[slot] -= draws - (length - start)
+    table.in_flight[sampled.rows] -= sampled.draws
+    table.computed[sampled.rows] -= sampled.draws - counts
     return replace(sampled, codes=codes, counts=counts)
 
 
