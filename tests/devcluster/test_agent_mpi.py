@@ -43,7 +43,7 @@ def test_mpirun_goes_over_ssh_from_one_pod_to_the_other(pods: AgentPods, tmp_pat
     pods.create("second", "", container=server, nodeName="node-2", hostname="second", **spec)
     pods.wait_ready("second")
     printed = pods.run("first", launch(HOSTFILE), container=CONTAINER, nodeName="node-1", hostname="first", **spec)
-    assert sorted(printed.splitlines()) == ["rank 0 of 2 on first", "rank 1 of 2 on second"]
+    assert said_by_ranks(printed) == ["rank 0 of 2 on first", "rank 1 of 2 on second"]
 
 
 CONTAINER: dict[str, Any] = {
@@ -96,7 +96,12 @@ def test_a_real_mpijob_runs_its_ranks_and_succeeds(pods: AgentPods) -> None:
     pods.kubectl("wait", "--for=condition=Succeeded", "mpijob/group", "--timeout=120s")
     logs = pods.cluster.state / "pods" / "logs" / pods.namespace
     printed = next(logs.glob("group-launcher-*/launcher.log")).read_text()
-    assert sorted(printed.splitlines()) == ["rank 0 of 2 on group-launcher", "rank 1 of 2 on group-worker-0"]
+    assert said_by_ranks(printed) == ["rank 0 of 2 on group-launcher", "rank 1 of 2 on group-worker-0"]
+
+
+def said_by_ranks(printed: str) -> list[str]:
+    """What the ranks print, in their order; mpirun itself may warn beside them, when ssh is quicker than it (setpgid)."""
+    return sorted(line for line in printed.splitlines() if not line.startswith("["))
 
 
 def key_pair(folder: Path) -> dict[str, str]:
