@@ -100,7 +100,7 @@ def test_a_real_mpijob_runs_its_ranks_and_succeeds(pods: AgentPods) -> None:
 
 
 def said_by_ranks(printed: str) -> list[str]:
-    """What the ranks print, in their order; mpirun itself may warn beside them, when ssh is quicker than it (setpgid)."""
+    """What the ranks print, in their order; mpirun may warn beside them, when ssh is quicker than it (setpgid)."""
     return sorted(line for line in printed.splitlines() if not line.startswith("["))
 
 
