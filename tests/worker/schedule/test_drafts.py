@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from lockstep_worker.executor.exchange import RankState
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
+from lockstep_worker.parallel.comm import Pending, Row, SingleComm
+from lockstep_worker.runner.runner import Run, Runner
+from lockstep_worker.schedule.sampled import Sampled
 from lockstep_worker.schedule.scheduler import Scheduler
 from lockstep_worker.schedule.sequence import Sequence
 from lockstep_worker.wire.messages import FinishCode, NewRequest
@@ -213,3 +218,37 @@ def test_what_comes_behind_an_end_within_one_run_is_dropped(model: Model) -> Non
     assert record.tokens[1] == plain[: plain.index(end) + 1]
     assert record.codes[1] == FinishCode.END_ID
     assert np.array_equal(group.scheduler.table.in_flight, np.zeros(64))
+
+
+class Listening(SingleComm):
+    """Keeps what the only rank tells."""
+
+    def __init__(self) -> None:
+        self.digests: list[int] = []
+
+    def start_allgather(self, row: Row) -> Pending:
+        self.digests.append(RankState(*row.tolist()).digest)
+        return super().start_allgather(row)
+
+
+def test_how_many_drafts_a_row_kept_is_in_the_next_digest(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tokens drawn, and another number of them kept: ranks of one replica must not go on like that."""
+    prompt = [5, 6, 7, 8]
+    plain = LocalGroup(model).generate([prompt], SamplingParams(max_tokens=12, temperature=0.0))[0]
+    collect_run, told = Runner.collect, []
+
+    def collect_less(runner: Runner, run: Run) -> Sampled:
+        sampled = collect_run(runner, run)
+        return sampled if sampled.is_single else replace(sampled, counts=sampled.counts - 1)
+
+    for collect_as in (collect_run, collect_less):
+        monkeypatch.setattr(Runner, "collect", collect_as)
+        comm = Listening()
+        group = LocalGroup(model, comm=comm, overlap=False, max_drafts=DRAFTS)
+        drafter = Eager(random.Random(1), {1: plain}).attach(group.scheduler)
+        group.run([[NewRequest(1, prompt, SamplingParams(max_tokens=12, temperature=0.0))]])
+        first = next(index for index, plan in enumerate(drafter.plans) if plan.max_draws > 1)
+        told.append(comm.digests)
+    # Row n + 1 tells the plan of step n, row n + 2 also what came of it; the park's exchange comes before all.
+    assert told[0][: first + 2] == told[1][: first + 2]
+    assert told[0][first + 2] != told[1][first + 2]
