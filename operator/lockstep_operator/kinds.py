@@ -43,6 +43,11 @@ class Kind:
         return "/".join([root, *(quote(part, safe="") for part in parts)])
 
 
+def read_label(item: Object, label: str) -> str:
+    """Read one of an object's labels; empty when it has none of that name."""
+    return str(item["metadata"].get("labels", {}).get(label, ""))
+
+
 DEPLOYMENTS = Kind(names.KIND, names.API_GROUP, names.API_VERSION, names.PLURAL)
 PODS = Kind("Pod", "", "v1", "pods")
 EVENTS = Kind("Event", "events.k8s.io", "v1", "events")

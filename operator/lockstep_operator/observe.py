@@ -21,7 +21,7 @@ from lockstep_operator.clients.kube import Kube
 from lockstep_operator.clients.launcher import Launchers
 from lockstep_operator.errors import NotFound, SpecError
 from lockstep_operator.groups.state import Ending, Group, Leftover, Observed, Pod
-from lockstep_operator.kinds import PODS, Kind, Object
+from lockstep_operator.kinds import PODS, Kind, Object, read_label
 
 
 def observe(kube: Kube, launchers: Launchers, deployment: Object, children: tuple[Child, ...]) -> Observed:
@@ -83,7 +83,7 @@ def read_group(job: Object, pods: list[Object]) -> Group:
         outcome=outcome,
         outcome_message=conditions[outcome].get("message", "")[:MAX_MESSAGE] if outcome else "",
         deleting_since=parse_time(deleted) if deleted else None,
-        pods=tuple(read_pod(pod) for pod in pods if _read_label(pod, names.LABEL_GROUP) == metadata["name"]),
+        pods=tuple(read_pod(pod) for pod in pods if read_label(pod, names.LABEL_GROUP) == metadata["name"]),
     )
 
 
@@ -96,9 +96,9 @@ def read_pod(pod: Object) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
-        is_launcher=_read_label(pod, names.LABEL_JOB_ROLE) == "launcher",
-        index=int(_read_label(pod, names.LABEL_REPLICA_INDEX) or 0),
-        revision=_read_label(pod, names.LABEL_REVISION),
+        is_launcher=read_label(pod, names.LABEL_JOB_ROLE) == "launcher",
+        index=int(read_label(pod, names.LABEL_REPLICA_INDEX) or 0),
+        revision=read_label(pod, names.LABEL_REVISION),
         created=parse_time(metadata["creationTimestamp"]),
         phase=status.get("phase", "Pending"),
         ready=any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions", [])),
@@ -150,10 +150,6 @@ def _read_time(text: str | None) -> datetime | None:
         return None
 
 
-def _read_label(item: Object, label: str) -> str:
-    return str(item["metadata"].get("labels", {}).get(label, ""))
-
-
 def _read_spec(deployment: Object) -> tuple[Spec | None, tuple[str, ...]]:
     try:
         return parse_deployment(deployment), ()
@@ -173,10 +169,10 @@ def _list_leftovers(pods: list[Object], groups: set[str]) -> tuple[Leftover, ...
     return tuple(
         Leftover(
             name=pod["metadata"]["name"],
-            group=_read_label(pod, names.LABEL_GROUP),
-            role=_read_label(pod, names.LABEL_ROLE),
-            index=int(_read_label(pod, names.LABEL_INDEX) or 0),
+            group=read_label(pod, names.LABEL_GROUP),
+            role=read_label(pod, names.LABEL_ROLE),
+            index=int(read_label(pod, names.LABEL_INDEX) or 0),
         )
         for pod in pods
-        if _read_label(pod, names.LABEL_GROUP) not in groups
+        if read_label(pod, names.LABEL_GROUP) not in groups
     )

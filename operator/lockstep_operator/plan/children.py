@@ -10,7 +10,7 @@ from lockstep_operator.api.spec import Spec
 from lockstep_operator.children.child import Child
 from lockstep_operator.children.mpijob import MPIJOB
 from lockstep_operator.groups.state import Observed
-from lockstep_operator.kinds import Object
+from lockstep_operator.kinds import Object, read_label
 from lockstep_operator.plan.actions import Action, CreateChild, DeleteChild, Plan, UpdateChild
 
 PLATFORM_RETRY_S = 15.0
@@ -34,7 +34,7 @@ def has_removable(seen: Observed) -> bool:
     """
     is_served = seen.is_served(MPIJOB.kind)
     return any(
-        is_served or not _read_label(item, names.LABEL_GROUP) for items in seen.children.values() for item in items
+        is_served or not read_label(item, names.LABEL_GROUP) for items in seen.children.values() for item in items
     )
 
 
@@ -66,7 +66,7 @@ def _may_go(seen: Observed, item: Object) -> bool:
 
 def _is_held(seen: Observed, item: Object) -> bool:
     """Whether an object belongs to a group that is there, has pods left, or cannot be seen."""
-    group = _read_label(item, names.LABEL_GROUP)
+    group = read_label(item, names.LABEL_GROUP)
     if not group:
         return False
     there = {entry.name for entry in seen.groups} | {pod.group for pod in seen.leftovers}
@@ -77,10 +77,6 @@ def _is_frozen(seen: Observed, item: Object) -> bool:
     """Whether an object belongs to a role that left a paused spec while groups of it still serve."""
     if seen.spec is None or not seen.spec.paused or seen.deleting:
         return False
-    role = _read_label(item, names.LABEL_ROLE)
+    role = read_label(item, names.LABEL_ROLE)
     there = {group.role for group in seen.groups} | {pod.role for pod in seen.leftovers}
     return role in there and all(entry.name != role for entry in seen.spec.roles)
-
-
-def _read_label(item: Object, label: str) -> str:
-    return str(item["metadata"].get("labels", {}).get(label, ""))

@@ -27,7 +27,6 @@ class HostBatch:
     """[S+1]: sequence s has the packed tokens query_start[s] to query_start[s+1]"""
     context_lens: npt.NDArray[np.int32]
     """[S]: tokens of the sequence in the cache, this run's included"""
-
     max_query: int
     """the most tokens that a sequence brings"""
     max_context: int

@@ -10,8 +10,13 @@ def find_own_host() -> str:
     return socket.gethostbyname(socket.gethostname())
 
 
-def choose_address(host: str) -> str:
-    """Choose a free port on an address; returns `HOST:PORT`."""
+def choose_port(host: str) -> int:
+    """Choose a free port on an address."""
     with socket.socket() as probe:
         probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"
+        return int(probe.getsockname()[1])
+
+
+def choose_address(host: str) -> str:
+    """Choose a free port on an address; returns `HOST:PORT`."""
+    return f"{host}:{choose_port(host)}"

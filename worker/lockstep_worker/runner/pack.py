@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lockstep_worker.attention.batch import HostBatch, PackedBatch
 from lockstep_worker.runner.buffers import Buffers
-from lockstep_worker.schedule.plan import Plan
+from lockstep_worker.schedule.plan import Plan, offsets_in_rows
 from lockstep_worker.schedule.sequence import Int32, Int64
 from lockstep_worker.schedule.slots import SlotTable
 
@@ -118,7 +118,7 @@ class Packer:
         if decoded == count:
             return torch.cat((newest, self._buffers.fill("known", known)))
         starts = query_start[:count]
-        behind = np.arange(decoded) - np.repeat(starts, plan.counts[:count])  # 0 is the newest token, 1 the first draft
+        behind = offsets_in_rows(plan.counts[:count])  # 0 is the newest token, 1 the first draft
         drafts = self._table.drafts[slots[:decoded], np.maximum(behind - 1, 0)]
         ids = self._buffers.fill("known", np.concatenate((drafts, known)))
         return ids.index_copy(0, self._buffers.fill("decode_starts", starts), newest)
@@ -130,5 +130,4 @@ def _logit_rows(plan: Plan, drawing: npt.NDArray[np.bool_], ends: Int64) -> Int6
     if plan.max_draws == 1:
         return ends - 1
     draws = plan.draws[drawing]
-    offsets = np.arange(int(draws.sum())) - np.repeat(np.cumsum(draws) - draws, draws)
-    return np.repeat(ends - draws, draws) + offsets
+    return np.repeat(ends - draws, draws) + offsets_in_rows(draws)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lockstep_worker.sampling.columns import upload
+from lockstep_worker.schedule.plan import offsets_in_rows
 from lockstep_worker.schedule.sequence import Int32
 
 
@@ -46,7 +47,7 @@ class Draws:
         """
         width = int(draws.max())
         owner = np.repeat(np.arange(rows.size), draws)  # [n]
-        offsets = np.arange(owner.size) - (np.cumsum(draws) - draws)[owner]
+        offsets = offsets_in_rows(draws)
         padded = np.full((rows.size, width), -1, dtype=np.int64)
         is_draft = np.arange(width - 1) < (draws - 1)[:, None]
         padded[:, : width - 1][is_draft] = drafts[:, : width - 1][is_draft]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lockstep_worker.schedule.sequence import Int32
+from lockstep_worker.schedule.sequence import Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +44,8 @@ class Plan:
 
 _NOTHING = np.empty(0, dtype=np.int32)
 EMPTY_PLAN = Plan(rows=_NOTHING, starts=_NOTHING, counts=_NOTHING, draws=_NOTHING, num_decodes=0)
+
+
+def offsets_in_rows(counts: Int32) -> Int64:
+    """Say of each entry how many of its own row stand before it, for rows of these lengths behind one another."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -28,6 +28,7 @@ from lockstep_worker.bench.streaming.engine import Script, run_engine
 from lockstep_worker.config import Config
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.frontend.settings import FrontendSettings
+from lockstep_worker.parallel.address import choose_port
 
 _PROMPT_ROOM = 64
 """Tokens that the prompt may have."""
@@ -106,8 +107,7 @@ def read_text_ids(model: Path) -> list[int]:
 
 def build_settings(model: Path, script: Script) -> FrontendSettings:
     """Build what rank 0 would tell a frontend of this model."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = choose_port("127.0.0.1")
     return FrontendSettings(
         config=Config(model=str(model), served_model_name=model.resolve().name, port=port, max_queued=script.streams),
         max_model_len=script.tokens + _PROMPT_ROOM,
