@@ -57,6 +57,7 @@ class Cluster:
         self._namespaces: Namespaces | None = None
         self._servers: Servers | None = None
         self._pki: Pki | None = None
+        self._guests: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> "Cluster":
         self.start()
@@ -118,6 +119,8 @@ class Cluster:
             ServerError: a process does not end.
         """
         try:
+            for guest in self._guests:
+                guest.kill()
             if self._namespaces is not None:
                 self._namespaces.destroy()
             if self._servers is not None:
@@ -126,6 +129,7 @@ class Cluster:
             if self._lock is not None:
                 release(self.state, self._lock)
             self._namespaces = self._servers = self._pki = self._lock = None
+            self._guests = []
 
     def environment(self) -> dict[str, str]:
         """The environment of client programs: KUBECONFIG, and kubectl and helm first on PATH."""
@@ -143,7 +147,10 @@ class Cluster:
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """`subprocess.Popen` of a host program inside the cluster's network; its PID is the program's own."""
         environment = {**self.environment(), **(options.pop("env", None) or {})}
-        return subprocess.Popen(self._wrapped(argv, options), env=environment, **options)
+        guest = subprocess.Popen(self._wrapped(argv, options), env=environment, **options)
+        # Until nsenter has entered the network nothing but this handle tells that the program belongs to the cluster.
+        self._guests = [*(other for other in self._guests if other.poll() is None), guest]
+        return guest
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
         """What kubectl prints.

@@ -78,16 +78,18 @@ class Namespaces:
         Raises:
             ServerError: some are still there after `timeout_s` seconds.
         """
-        members = self.members()
-        # The kernel ends what is in the PID namespace; programs that the host runs in the network are named one by one.
-        for pid in (self.holder_pid, self.inner_pid, *members):
-            _kill(pid)
+        _kill(self.holder_pid)
+        _kill(self.inner_pid)
         if self._holder is not None:
             self._holder.wait()
         deadline = time.monotonic() + timeout_s
-        while left := [pid for pid in members if _is_running(pid)]:
+        # The kernel ends what is in the PID namespace; programs that the host runs in the network are named one by one,
+        # and looked for again, since one of them may have forked meanwhile.
+        while left := [pid for pid in self.members() if _is_running(pid)]:
             if time.monotonic() > deadline:
                 raise ServerError(f"processes {left} of the cluster do not end")
+            for pid in left:
+                _kill(pid)
             time.sleep(0.02)
 
     def members(self) -> list[int]:
