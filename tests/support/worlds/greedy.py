@@ -95,6 +95,8 @@ def pack(sequences: list[Sequence], counts: list[int], block_size: int, device: 
         input_ids=torch.tensor(ids, dtype=torch.int64, device=device),
         positions=torch.tensor(positions, dtype=torch.int64, device=device),
         kv_cells=torch.tensor(slots, dtype=torch.int64, device=device),
+        query_start=torch.tensor(starts, dtype=torch.int32, device=device),
+        context_lens=torch.tensor(contexts, dtype=torch.int32, device=device),
         block_tables=torch.tensor(tables, dtype=torch.int32, device=device),
         logit_rows=torch.tensor(rows, dtype=torch.int64, device=device),
     )

@@ -5,6 +5,9 @@ An example of blocks of 4 tokens: sequence 0 decodes its sixth token, sequence 1
     positions     5  | 0  1  2      query_start   0 1 4
     kv_cells      13 | 32 33 34     context_lens  6 3
     block_tables  [7 3] [8 .]       logit_rows    0 3
+
+`query_start` and `context_lens` are in `HostBatch` for who plans and on the device for who runs: a captured graph's
+batch has the same `HostBatch` at each replay, with the most that may come, and other tensors.
 """
 
 from __future__ import annotations
@@ -50,6 +53,10 @@ class PackedBatch:
     """int64 [T]: each token's index in its sequence"""
     kv_cells: Tensor
     """int64 [T]: block * block_size + offset, where the token's key and value are written"""
+    query_start: Tensor
+    """int32 [S+1], as `HostBatch.query_start`"""
+    context_lens: Tensor
+    """int32 [S], as `HostBatch.context_lens`"""
     block_tables: Tensor
     """int32 [S, M]: the sequence's blocks in order; entries beyond its context hold any valid block"""
     logit_rows: Tensor

@@ -63,6 +63,13 @@ class AttentionRun(Protocol):
         """
         ...
 
+    def read(self, layer: int, q_THD: Tensor, options: AttentionOptions) -> Tensor:
+        """Attend over each sequence's context, this run's own keys and values included: somebody wrote them.
+
+        As `attend` without its first half, for a forward whose kernels write to the cache themselves.
+        """
+        ...
+
 
 class AttentionBackend(Protocol):
     """One way to compute attention over one KV cache."""

@@ -80,6 +80,10 @@ class SdpaRun:
     def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, options: AttentionOptions) -> Tensor:
         """See `AttentionRun.attend`."""
         self._kv.write(layer, self._cells_T, k_TKD, v_TKD)
+        return self.read(layer, q_THD, options)
+
+    def read(self, layer: int, q_THD: Tensor, options: AttentionOptions) -> Tensor:
+        """See `AttentionRun.read`."""
         out_THD = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         for index, part in enumerate(self._parts):
             rows, queries = part.positions_RQ.shape

@@ -59,6 +59,8 @@ class Packer:
             "decode_starts": (table.num_slots, np.int64),
             "positions": (max_num_tokens, np.int64),
             "kv_cells": (max_num_tokens, np.int64),
+            "query_start": (table.num_slots + 1, np.int32),
+            "context_lens": (table.num_slots, np.int32),
             "block_tables": (table.block_table.size, np.int32),
             "logit_rows": (max_num_tokens, np.int64),
             "rows": (table.num_slots, np.int64),
@@ -91,6 +93,8 @@ class Packer:
             input_ids=self._input_ids(plan, newest, query_start, slots, positions),
             positions=fill("positions", positions),
             kv_cells=fill("kv_cells", kv_cells),
+            query_start=fill("query_start", query_start),
+            context_lens=fill("context_lens", context_lens),
             block_tables=fill("block_tables", table.block_table[plan.rows, :width]),
             logit_rows=fill("logit_rows", _logit_rows(plan, drawing, ends)),
         )
@@ -99,11 +103,14 @@ class Packer:
         """Layers take no batch without tokens, so such a run computes one in the spare block, which nobody reads."""
         fill = self._buffers.fill
         zero, nowhere = np.zeros(1, dtype=np.int64), np.full(1, self._spare_block * self._block_size)
+        host = HostBatch(np.array([0, 1]), np.ones(1, dtype=np.int32), max_query=1, max_context=1)
         return PackedBatch(
-            host=HostBatch(np.array([0, 1]), np.ones(1, dtype=np.int32), max_query=1, max_context=1),
+            host=host,
             input_ids=fill("known", zero),
             positions=fill("positions", zero),
             kv_cells=fill("kv_cells", nowhere),
+            query_start=fill("query_start", host.query_start),
+            context_lens=fill("context_lens", host.context_lens),
             block_tables=fill("block_tables", np.array([[self._spare_block]], dtype=np.int32)),
             logit_rows=fill("logit_rows", zero[:0]),
         )
