@@ -6,7 +6,7 @@ export OMP_WAIT_POLICY := PASSIVE
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo shell serve test test-fast check fix docs pins plan size clean
+.PHONY: help setup tools demo shell serve test test-fast test-gpu check fix docs pins plan size clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test: tools ## all tests, the end-to-end ones included; two at a time, a file's 
 
 test-fast: setup ## the tests without a cluster and without mpirun
 	$(PYTEST) -n 2 --dist loadfile -m "not cluster and not e2e and not mpi"
+
+test-gpu: ## the tests that need a CUDA device, with the Python that PY names (on a GPU machine with torch: PY=python3)
+	$(PYTEST) -m gpu tests/worker
 
 check: setup ## format, lint, types, layers; changes nothing
 	.venv/bin/ruff format --check .

@@ -1,0 +1,1 @@
+"""For tests of kernels: compiled for GPUs that are not here."""
