@@ -55,6 +55,12 @@ class Model:
         assert self._kv is not None, "create_cache comes before"
         return self._kv.spare_block
 
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block of the cache."""
+        assert self._kv is not None, "create_cache comes before"
+        return self._kv.block_size
+
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Compute the bytes of one block, keys and values of all layers of this rank."""
         return 2 * self.num_layers * block_size * self.kv_heads_local * self.head_dim * self.dtype.itemsize
