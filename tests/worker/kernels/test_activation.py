@@ -30,3 +30,12 @@ def test_it_compiles_for_gpus() -> None:
     kernel = "lockstep_worker.kernels.activation:_gated_silu_kernel"
     [results] = compile_offline(Specialisation(kernel, types, {"BLOCK_I": 1024}, capabilities=(HOPPER, BLACKWELL)))
     assert len(results) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [3072, 9728, 14336])
+def test_bfloat16_rows_of_real_sizes_are_right_on_a_gpu(size: int) -> None:
+    gate_up = (4 * torch.randn(300, 2 * size)).to("cuda", torch.bfloat16)
+    ours, expected = gated_silu(gate_up), gated_silu_reference(gate_up)
+    assert (ours != expected).float().mean() < 0.01
+    torch.testing.assert_close(ours, expected, rtol=1.6e-2, atol=1e-5)

@@ -66,3 +66,15 @@ def test_it_compiles_for_gpus() -> None:
         Specialisation(kernel, alone, {"RESIDUAL": None, "ADDS": False, "BLOCK_E": 1024}, num_warps=2),
     )
     assert [len(one) for one in results] == [2, 1, 1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [1024, 2560, 4096, 5120, 16384])
+def test_bfloat16_rows_of_real_sizes_are_right_on_a_gpu(size: int) -> None:
+    x, residual = random_rows(300, size, torch.bfloat16), random_rows(300, size, torch.bfloat16, seed=2)
+    weight, expected_residual = random_rows(1, size, torch.bfloat16, seed=1)[0], residual.clone()
+    expected = add_norm_reference(x, expected_residual, weight, 1e-6)
+    ours = add_norm(x, residual, weight, 1e-6)
+    assert torch.equal(residual, expected_residual)
+    assert (ours != expected).float().mean() < 0.01
+    torch.testing.assert_close(ours, expected, rtol=1.6e-2, atol=1e-5)

@@ -65,7 +65,7 @@ def _take_layer(layer: Any, window: int | None) -> DenseLayer:
 def _merge(parts: list[nn.Parameter]) -> Tensor:
     """Put parameters behind one another along their first dimension; they become views of the result."""
     merged = torch.cat([part.data for part in parts])
-    for part, view in zip(parts, merged.split([len(part) for part in parts]), strict=True):
+    for part, view in zip(parts, torch.split(merged, [len(part) for part in parts]), strict=True):
         part.data = view
     return merged
 
