@@ -48,7 +48,16 @@ def build(config: Any, dtype: torch.dtype = torch.float32, device: str = "cpu") 
     for parameter in network.parameters():
         if parameter.ndim == 1:
             parameter.data += 0.3 * torch.randn_like(parameter)
-    return network.to(device, dtype).eval().requires_grad_(False)
+    return convert(network.eval().requires_grad_(False), dtype, device)
+
+
+def convert(network: Any, dtype: torch.dtype, device: str) -> Any:
+    """Convert the weights and nothing else: as a buffer, a rotary embedding's frequencies stay in float32."""
+    for parameter in network.parameters():
+        parameter.data = parameter.data.to(device, dtype)
+    for buffer in network.buffers():
+        buffer.data = buffer.data.to(device)
+    return network
 
 
 def take(network: Any) -> DenseWeights:

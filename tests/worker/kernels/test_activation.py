@@ -15,6 +15,11 @@ def test_it_equals_silu_and_a_product(rows: int, size: int, dtype: torch.dtype) 
     torch.testing.assert_close(gated_silu(gate_up), gated_silu_reference(gate_up))
 
 
+def test_silu_is_rounded_before_the_product() -> None:
+    gate_up = torch.randn(4, 2048, generator=torch.Generator().manual_seed(1)).to(DEVICE, torch.float16)
+    assert (gated_silu(gate_up) != gated_silu_reference(gate_up)).float().mean() < 0.01
+
+
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp")
 def test_large_gates_neither_overflow_nor_vanish() -> None:
     gate_up = torch.tensor([[-1000.0, 1000.0, 0.0, 2.0, 3.0, 4.0]], device=DEVICE)

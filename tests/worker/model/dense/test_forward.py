@@ -13,7 +13,7 @@ from torch import Tensor
 from lockstep_worker.attention.batch import PackedBatch
 from support.data import recall_model
 from support.data.tiny_models import VOCAB
-from support.worlds.dense import DENSE, DenseModel, build
+from support.worlds.dense import DENSE, DenseModel, build, convert
 from support.worlds.greedy import GreedyDriver, Sequence, pack
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -109,7 +109,7 @@ def test_greedy_tokens_of_the_recall_model_equal_transformers() -> None:
 @pytest.mark.gpu
 def test_bfloat16_of_a_trained_model_is_as_close_to_float32_as_transformers_is() -> None:
     def load(dtype: torch.dtype) -> DenseModel:
-        return DenseModel(recall_model.load_recall()._network.to("cuda", dtype))
+        return DenseModel(convert(recall_model.load_recall()._network, dtype, "cuda"))
 
     assert_as_close(load, torch.bfloat16, (200, 33, 1, 64), 448)
 
