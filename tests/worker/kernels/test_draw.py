@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -47,10 +49,12 @@ def reference(logits: torch.Tensor, temperatures: list[float]) -> list[int]:
 
 
 # --- noise ------------------------------------------------------------------------------------------------------------
-@triton.jit
-def exponential_kernel(bits, out, SIZE: tl.constexpr):
+def write_exponential(bits: Any, out: Any, SIZE: tl.constexpr) -> None:
     at = tl.arange(0, SIZE)
     tl.store(out + at, exponential(tl.load(bits + at).to(tl.uint32)))
+
+
+exponential_kernel = triton.jit(write_exponential)
 
 
 def check_noise(device: torch.device) -> None:
@@ -149,8 +153,9 @@ def test_bfloat16_logits_are_drawn_from_as_their_float32() -> None:
 
 
 # --- distribution -----------------------------------------------------------------------------------------------------
-@triton.jit
-def scores_kernel(logits, temperature, highs, lows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def write_scores(
+    logits: Any, temperature: Any, highs: Any, lows: Any, width: Any, ROWS: tl.constexpr, WIDTH: tl.constexpr
+) -> None:
     """The scores of many short rows in one program; a row's seed is its number."""
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)
     columns = tl.arange(0, WIDTH)[None, :]
@@ -158,6 +163,9 @@ def scores_kernel(logits, temperature, highs, lows, width, ROWS: tl.constexpr, W
     high, low = score(logit, temperature, rows, rows * 0 + 9, columns)
     tl.store(highs + rows * width + columns, high)
     tl.store(lows + rows * width + columns, low)
+
+
+scores_kernel = triton.jit(write_scores)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
@@ -204,10 +212,14 @@ def test_the_tiles_kernel_compiles_and_fuses_no_product_of_a_score() -> None:
     exact = {"enable_fp_fusion": False}
     plain = {name: kind for name, kind in TYPES.items() if name != "offsets"}
     kernel = "lockstep_worker.kernels.draw:_draw_tiles_kernel"
-    both = (HOPPER, BLACKWELL)
     wide = Specialisation(
-        kernel, {"logits": "*bf16", **plain}, {"TILE": 4096, "offsets": None}, 8, capabilities=both, options=exact
+        kernel,
+        {"logits": "*bf16", **plain},
+        {"TILE": 4096, "offsets": None},
+        8,
+        capabilities=(HOPPER, BLACKWELL),
+        options=exact,
     )
-    narrow = Specialisation(kernel, {"logits": "*fp32", **TYPES}, {"TILE": 1024}, capabilities=both, options=exact)
+    narrow = Specialisation(kernel, {"logits": "*fp32", **TYPES}, {"TILE": 1024}, options=exact)
     for compiled in [one for several in compile_offline(wide, narrow) for one in several]:
         assert "fma.rn.f32" not in compiled.ptx  # libdevice's logarithm has its own, which flush denormals

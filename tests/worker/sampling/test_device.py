@@ -177,7 +177,7 @@ def clear_rows(logits: torch.Tensor, rows: torch.Tensor, columns: Columns) -> to
     temperature = columns.temperature[rows].double().unsqueeze(1)
     noise = exponential_noise(columns.seed[rows], columns.length[rows], WIDTH).double()
     best, second = (logits.double() - temperature * noise.log()).topk(2, dim=1).values.T
-    return best - second > 1e-4
+    return torch.gt(best - second, 1e-4)
 
 
 @pytest.mark.gpu
@@ -206,7 +206,7 @@ def test_a_captured_step_is_replayed_with_other_rows_logits_and_requests(needs: 
     place = torch.device("cuda")
     columns, eager = (columns_of(1, place, needs) for _ in range(2))
     rows, logits = rows_of(1, 20), random_logits(1, 22, WIDTH).cuda()
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         sample(logits, rows, columns, needs)

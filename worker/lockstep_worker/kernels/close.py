@@ -19,7 +19,7 @@ from lockstep_worker.kernels.draw import Candidates, best_of_tiles
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """What closing a step reads and writes of each slot. The integers may be strided views, all with the same stride."""
+    """What closing a step reads and writes of each slot. The integers may be views with one stride."""
 
     finished: Tensor
     """uint8 [S], contiguous: the code of a row that ended, else 0; written"""

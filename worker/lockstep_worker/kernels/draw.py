@@ -27,6 +27,7 @@ MIX_2 = tl.constexpr(0x94D049BB133111EB)
 TWO_TO_MINUS_32 = tl.constexpr(2.0**-32)
 SERIES_BELOW = tl.constexpr(0.125)
 BANNED = tl.constexpr(float("-inf"))
+INFINITE = tl.constexpr(float("inf"))
 NO_ID = tl.constexpr((1 << 31) - 1)
 HOTTEST = tl.constexpr(2.0**96)
 """Greater temperatures count as this one: beside it no logit below 1e20 matters, and products with it are finite."""
@@ -93,7 +94,7 @@ def score(logit, temperature, seed, index, columns):
     total = logit + shift
     shift_in_total = total - logit
     lost = (logit - (total - shift_in_total)) + (shift - shift_in_total)
-    return total, tl.where(lost == lost, lost, 0.0)  # of an infinite sum nothing is left
+    return total, tl.where(tl.abs(lost) < INFINITE, lost, 0.0)  # of an infinite sum nothing is left
 
 
 @triton.jit(do_not_specialize_on_alignment=["rows", "offsets"])  # views of a batch's buffers, which lie anywhere
@@ -117,7 +118,7 @@ def _draw_tiles_kernel(
     slot = tl.load(rows + row)
     columns = tile * TILE + tl.arange(0, TILE)
     high = tl.load(logits + row * logits_stride + columns, mask=columns < width, other=BANNED).to(tl.float32)
-    high = tl.where(high == high, high, BANNED)
+    high = tl.where(high > BANNED, high, BANNED)  # what is no number, too, is banned
     low = tl.zeros([TILE], tl.float32)
     temperature = tl.minimum(tl.load(temperatures + slot * floats_stride), HOTTEST)
     if temperature > 0:
