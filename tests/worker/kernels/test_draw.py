@@ -16,7 +16,7 @@ from support.kernels.offline import BLACKWELL, HOPPER, Specialisation, compile_o
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # inf - inf, as on a GPU
 INF = float("inf")
-TEMPERATURES = [0.0, 1e-6, 0.7, 1.0, 5.0, 100.0]
+TEMPERATURES = [0.0, 1e-6, 0.7, 1.0, 5.0, 100.0, 3e38]
 
 
 def draw(
