@@ -121,13 +121,18 @@ def test_queries_of_any_strides_attend() -> None:
     torch.testing.assert_close(out, expected)
 
 
-def test_only_assigned_tokens_are_written() -> None:
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("sequence", [0, 1])
+def test_only_assigned_tokens_are_written(sequence: int, splits: int) -> None:
     case = PagedCase([(3, 9), (1, 12)])
-    sequences = replace(case.sequences(4), assignments=torch.tensor([[1, 0]], dtype=torch.int32))
+    sequences = replace(case.sequences(4), assignments=torch.tensor([[sequence, 0]], dtype=torch.int32))
     out = torch.full_like(case.q, 7.0)
-    tiling = Tiling(1, 16, 16, 1, warps=4, depth=2)
-    paged_attention(case.q, case.keys, case.values, out, sequences, PLAIN, tiling, Partials.allocate(0, 16, out.device))
-    assert (out[:3] == 7.0).all() and (out[3] != 7.0).all()
+    tiling = Tiling(4, 16, 16, splits, warps=4, depth=2)
+    partials = Partials.allocate(tiling.partial_rows(1, 1), 16, out.device)
+    paged_attention(case.q, case.keys, case.values, out, sequences, PLAIN, tiling, partials)
+    is_written = (out != 7.0).all(dim=(1, 2))
+    assert is_written.tolist() == [sequence == 0] * 3 + [sequence == 1]
+    assert (out[~is_written] == 7.0).all()
 
 
 H200 = 132
