@@ -50,6 +50,7 @@ class PagedBackend:
     """
 
     name = "paged"
+    is_replayable = True
 
     def __init__(self, kv: KVCache, shape: AttentionShape) -> None:
         keys = kv.keys[0]

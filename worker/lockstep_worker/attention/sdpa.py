@@ -41,6 +41,7 @@ class SdpaBackend:
     """
 
     name = "sdpa"
+    is_replayable = False
 
     def __init__(self, kv: KVCache, shape: AttentionShape) -> None:
         self._kv = kv
