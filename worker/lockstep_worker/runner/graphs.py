@@ -202,7 +202,7 @@ class DecodeGraphs:
         """Lay out the newest token of each row, from the device's own columns."""
         count, columns, size = rows.shape[0], self._columns, self._model.block_size
         newest = self._newest.first(count)
-        run = gather if columns.device.type == "cuda" else gather_reference
+        run = gather if columns.in_kernels else gather_reference
         run(rows, columns.last_token, columns.length, self._blocks.rows, size, newest)
         return PackedBatch(
             host=HostBatch(
