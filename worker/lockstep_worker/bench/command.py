@@ -29,6 +29,7 @@ def add_bench(bench: argparse.ArgumentParser) -> None:
         ("update", "host time of update_requests, batched and per request", _add_update, _measure_update),
         ("exchange", "collectives, bytes and time of a step's exchange", _add_exchange, _measure_exchange),
         ("idle", "what an idle group costs, and how soon a request wakes it", _add_idle, _measure_idle),
+        ("loop", "host time of a decode step by phase, without a device", _add_loop, _measure_loop),
         ("stream", "tokens a second that the frontend streams, without ranks", _add_stream, _measure_stream),
         ("serve", "latencies and rates of a running server, over HTTP and streamed", _add_serve, _measure_serve),
     ):
@@ -87,6 +88,21 @@ def _measure_idle(arguments: argparse.Namespace) -> dict[str, Any]:
 
     mpirun = find_mpirun(sys.executable)
     return run_idle(arguments.ranks, arguments.requests, arguments.seconds, mpirun, os.environ)
+
+
+# --- loop ---------------------------------------------------------------------------------------------------
+def _add_loop(loop: argparse.ArgumentParser) -> None:
+    loop.add_argument("--batch", type=_positives, default=(1, 64, 1024), metavar="N,...", help="(default: 1,64,1024)")
+    loop.add_argument("--steps", type=_positive, default=1000, help="timed steps of each (default: %(default)s)")
+    loop.add_argument(
+        "--functions", type=_natural, default=0, metavar="N", help="name the N costliest too (default: %(default)s)"
+    )
+
+
+def _measure_loop(arguments: argparse.Namespace) -> dict[str, Any]:
+    from lockstep_worker.bench.offline.loop import measure_loop  # noqa: PLC0415
+
+    return measure_loop(arguments.batch, arguments.steps, arguments.functions)
 
 
 # --- stream -------------------------------------------------------------------------------------------------
@@ -160,6 +176,12 @@ def _measure_serve(arguments: argparse.Namespace) -> dict[str, Any]:
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
