@@ -152,9 +152,7 @@ class Loop:
         if not self._parts.runner.takes_part(plan):
             return None
         self._enter(Phase.FORWARD)
-        self._timer.forward(end_of_forward=False)
         run = self._parts.runner.run(plan)
-        self._timer.forward(end_of_forward=True)
         self._timer.leave(Phase.FORWARD)
         return run
 
@@ -170,6 +168,7 @@ class Loop:
     def _collect(self, run: Run) -> Sampled:
         self._enter(Phase.COLLECT)
         sampled = live_rows(self._table, self._parts.runner.collect(run))
+        self._timer.ran(self._parts.runner.spent(run))
         self._digest = zlib.crc32(sampled.tokens.tobytes(), self._digest)
         if not sampled.is_single:  # ranks with other drafts draw the same and keep another number of it
             self._digest = zlib.crc32(sampled.counts.tobytes(), self._digest)

@@ -1,8 +1,8 @@
-"""Where a run begins and ends on its device, and so how long the device sat idle before it.
+"""Where runs begin and end on their device, and so how long the device sat idle between two of them.
 
-On a GPU each run stands between two events. They are read when a run is collected, whose end has then passed, and with
-it everything before; so the gap between two runs comes one step late and never waits. Elsewhere a run is done when its
-start returns, and the host's clock serves.
+On a GPU each run stands between two events of a ring. They are read when the run is collected: its end has passed then,
+and so has everything before, so the gap to the run before it is known one step late and nobody waits for it. Elsewhere
+a run is done when its start returns, and the host's clock serves.
 """
 
 from __future__ import annotations
@@ -13,96 +13,96 @@ from typing import NamedTuple, Protocol
 import torch
 
 _RING = 4
-"""Runs whose marks are kept apart: one in flight, the one being started, the one collected last, and one to spare."""
+"""Runs that are kept apart: the one being read, the one before it, the one in flight, and one to spare."""
 
 
 class Spent(NamedTuple):
     """What the device did, in seconds."""
 
-    run: float
+    run_s: float
     """From a run's begin to its end."""
-    idle: float | None
-    """From the end of the run before to this one's begin; None for the first after a park."""
+    idle_s: float | None
+    """From the end of the run before to this one's begin; None for the first."""
 
 
-class Marks(Protocol):
-    """Begins and ends each run once, in order, and is asked about each once, in the same order."""
+class _Moment(Protocol):
+    """A moment on a device, set again and again."""
 
-    def begin(self) -> int:
-        """Mark where a run begins; returns the mark, to be kept with the run."""
+    def set(self) -> None:
+        """It is now, behind everything that the device was given so far."""
 
-    def end(self, mark: int) -> None:
-        """Mark where it ends."""
+    def wait(self) -> None:
+        """Return once it has passed."""
 
-    def read(self, mark: int) -> Spent:
-        """Say what a run took; only once its end has passed."""
-
-    def forget(self) -> None:
-        """Nothing came before the next run: the group parks, and an idle device is no bubble."""
+    def seconds_to(self, later: _Moment) -> float:
+        """Say how much later another one passed; both must have."""
 
 
-class HostMarks:
-    """Marks of a device that has done a run when its start returns."""
+class _HostMoment:
+    """See `_Moment`; the host's clock."""
 
     def __init__(self) -> None:
-        self._begins, self._ends = [0.0] * _RING, [0.0] * _RING
+        self._at_s = 0.0
+
+    def set(self) -> None:
+        self._at_s = time.perf_counter()
+
+    def wait(self) -> None:
+        pass
+
+    def seconds_to(self, later: _Moment) -> float:
+        assert isinstance(later, _HostMoment), "both moments are of one device"
+        return later._at_s - self._at_s
+
+
+class _DeviceMoment:
+    """See `_Moment`; an event in the current stream, made once."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    def set(self) -> None:
+        self._event.record()
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+    def seconds_to(self, later: _Moment) -> float:
+        assert isinstance(later, _DeviceMoment), "both moments are of one device"
+        return float(self._event.elapsed_time(later._event)) * 1e-3
+
+
+class Marks:
+    """Marks runs in the order in which they start, and tells of each once, in the same order.
+
+    Args:
+        device: where the runs are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        make = _DeviceMoment if device.type == "cuda" else _HostMoment
+        self._begins: list[_Moment] = [make() for _ in range(_RING)]
+        self._ends: list[_Moment] = [make() for _ in range(_RING)]
         self._count = 0
-        self._first = 0
 
     def begin(self) -> int:
-        """See `Marks`."""
+        """A run begins here, once its inputs are on their way; returns its mark."""
         mark = self._count
         self._count += 1
-        self._begins[mark % _RING] = time.perf_counter()
+        self._begins[mark % _RING].set()
         return mark
 
     def end(self, mark: int) -> None:
-        """See `Marks`."""
-        self._ends[mark % _RING] = time.perf_counter()
-
-    def read(self, mark: int) -> Spent:
-        """See `Marks`."""
-        begin = self._begins[mark % _RING]
-        idle = begin - self._ends[(mark - 1) % _RING] if mark > self._first else None
-        return Spent(self._ends[mark % _RING] - begin, idle)
-
-    def forget(self) -> None:
-        """See `Marks`."""
-        self._first = self._count
-
-
-class DeviceMarks:
-    """Marks in a GPU's stream: a ring of events that are made once."""
-
-    def __init__(self) -> None:
-        make = torch.cuda.Event
-        self._begins = [make(enable_timing=True) for _ in range(_RING)]  # type: ignore[no-untyped-call]
-        self._ends = [make(enable_timing=True) for _ in range(_RING)]  # type: ignore[no-untyped-call]
-        self._count = 0
-        self._first = 0
-
-    def begin(self) -> int:
-        """See `Marks`."""
-        mark = self._count
-        self._count += 1
-        self._begins[mark % _RING].record()
-        return mark
-
-    def end(self, mark: int) -> None:
-        """See `Marks`; also what `wait` waits for."""
-        self._ends[mark % _RING].record()
+        """The run ends here, what it brings to the host included."""
+        self._ends[mark % _RING].set()
 
     def wait(self, mark: int) -> None:
-        """Wait until a run's end has passed."""
-        self._ends[mark % _RING].synchronize()
+        """Wait until the run's end has passed."""
+        self._ends[mark % _RING].wait()
 
     def read(self, mark: int) -> Spent:
-        """See `Marks`."""
-        begin, end = self._begins[mark % _RING], self._ends[mark % _RING]
-        before = self._ends[(mark - 1) % _RING]
-        idle = before.elapsed_time(begin) * 1e-3 if mark > self._first else None
-        return Spent(begin.elapsed_time(end) * 1e-3, idle)
-
-    def forget(self) -> None:
-        """See `Marks`."""
-        self._first = self._count
+        """Tell of a run whose end has passed; at most one has begun since."""
+        assert self._count - mark < _RING, "the mark before was set again"
+        begin = self._begins[mark % _RING]
+        idle_s = self._ends[(mark - 1) % _RING].seconds_to(begin) if mark else None
+        return Spent(begin.seconds_to(self._ends[mark % _RING]), idle_s)

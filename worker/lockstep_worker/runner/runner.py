@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.topology import ALONE, Topology
+from lockstep_worker.runner.marks import Marks, Spent
 from lockstep_worker.runner.pack import Packed, Packer
 from lockstep_worker.sampling.columns import Columns, upload
 from lockstep_worker.sampling.logprobs import TopLogprobs, top_logprobs
@@ -37,7 +38,7 @@ class AskedLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run in flight, of R rows that draw. Its tensors may be read after `event` only."""
+    """A run in flight, of R rows that draw. Its tensors may be read after its end only."""
 
     rows: Int32
     incarnations: Int64
@@ -46,7 +47,8 @@ class Run:
     """On its way to the host."""
     logprobs: AskedLogprobs | None
     """None when no row asks."""
-    event: torch.cuda.Event | None
+    mark: int | None
+    """Where it begins and ends; None for one that no device runs."""
 
 
 class Runner:
@@ -67,6 +69,7 @@ class Runner:
         self._model = model
         self._table = table
         self._runs_together = topology.runs_together
+        self._marks = Marks(model.device)
         self._packer = Packer(table, block_size, max_num_tokens, model.spare_block, self.columns.last_token)
 
     def takes_part(self, plan: Plan) -> bool:
@@ -81,22 +84,25 @@ class Runner:
         """
         self.columns.admit(self._table.take_newcomers())
         packed = self._packer.pack(plan)
+        mark = self._marks.begin()
         logits_nV = self._model.forward(packed.batch)
         drawn = self._sample(logits_nV, packed, plan.max_draws)
         logprobs = self._logprobs(logits_nV, packed, drawn)
-        return Run(
+        run = Run(
             rows=packed.rows,
             incarnations=self._table.incarnation[packed.rows],
             draws=packed.draws,
             drawn=drawn.to_host(),
             logprobs=logprobs,
-            event=self._mark_end(),
+            mark=mark,
         )
+        self._marks.end(mark)
+        return run
 
     def collect(self, run: Run) -> Sampled:
         """Wait for a run and return what it drew."""
-        if run.event is not None:
-            run.event.synchronize()  # also for a run that draws nothing: the host packs at most one run ahead
+        if run.mark is not None:
+            self._marks.wait(run.mark)  # also for a run that draws nothing: the host packs at most one run ahead
         if not run.rows.size:
             return NOTHING_SAMPLED
         drawn, asked, logprobs = run.drawn, run.logprobs, None
@@ -112,6 +118,10 @@ class Runner:
             codes=drawn.codes.numpy(),
             logprobs=logprobs,
         )
+
+    def spent(self, run: Run) -> Spent | None:
+        """Say what a collected run took of the device."""
+        return None if run.mark is None else self._marks.read(run.mark)
 
     def _sample(self, logits_nV: Tensor, packed: Packed, max_draws: int) -> Drawn:
         rows, needs = packed.rows_on_device, self._table.needs
@@ -133,10 +143,3 @@ class Runner:
         of_logits = upload((np.cumsum(draws) - draws)[asking], self.columns.device)
         tokens = drawn.tokens_RW[upload(asking, self.columns.device), 0]
         return AskedLogprobs(rows[asking], counts, top_logprobs(logits_nV[of_logits], tokens, width).to_host())
-
-    def _mark_end(self) -> torch.cuda.Event | None:
-        if self.columns.device.type != "cuda":
-            return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        return event
