@@ -12,6 +12,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Protocol
 
+from lockstep_worker import ranges
 from lockstep_worker.executor.exchange import Exchange, Exchanged, RankState
 from lockstep_worker.executor.idle import BEAT_S, Bell, wait_awake
 from lockstep_worker.executor.publish import Publisher
@@ -122,6 +123,7 @@ class Loop:
 
     def _enter(self, phase: Phase) -> None:
         self.standing = Standing(self._step, phase)
+        ranges.move(ranges.NAMES[phase])
 
     def _route(self, exchanged: Exchanged) -> None:
         """Queue the new requests that are this data replica's, and end those that were cancelled."""
@@ -201,6 +203,7 @@ class Loop:
         Returns:
             Whether this rank brings news to it.
         """
+        ranges.move("fetch")
         source, scheduler = self._parts.source, self._scheduler
         self._step += 1
         state = RankState(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lockstep_worker import ranges
 from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.topology import ALONE, Topology
 from lockstep_worker.runner.marks import Marks, Spent
@@ -86,8 +87,9 @@ class Runner:
         packed = self._packer.pack(plan)
         mark = self._marks.begin()
         logits_nV = self._model.forward(packed.batch)
-        drawn = self._sample(logits_nV, packed, plan.max_draws)
-        logprobs = self._logprobs(logits_nV, packed, drawn)
+        with ranges.span("sample"):
+            drawn = self._sample(logits_nV, packed, plan.max_draws)
+            logprobs = self._logprobs(logits_nV, packed, drawn)
         run = Run(
             rows=packed.rows,
             incarnations=self._table.incarnation[packed.rows],
