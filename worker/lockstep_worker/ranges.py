@@ -85,7 +85,7 @@ _has_moved = False
 
 def turn_on(tool: Tool) -> None:
     """Draw ranges from here on, between two steps."""
-    global _tool, _has_moved  # noqa: PLW0603 - one loop a process, and a step must not pay for a look-up
+    global _tool, _has_moved
     _tool, _has_moved = tool, False
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def add_decode(decode: argparse.ArgumentParser) -> None:
     """Add the arguments of `bench decode`, which prints one JSON object a line for each batch."""
     _add_workload(decode, prompt=512, output=256)
-    decode.add_argument("--batch", type=positives, default=(1, 16, 64, 256), metavar="N,...", help="(default: 1,16,64,256)")
+    decode.add_argument(
+        "--batch", type=positives, default=(1, 16, 64, 256), metavar="N,...", help="(default: 1,16,64,256)"
+    )
     decode.add_argument("--repeats", type=positive, default=3, help="timed pairs of rounds (default: %(default)s)")
     decode.add_argument("--nvtx", action="store_true", help="draw ranges for Nsight Systems")
     decode.set_defaults(run=run_decode)
@@ -63,7 +65,9 @@ def run_profile(arguments: argparse.Namespace) -> int:
 def _add_workload(parser: argparse.ArgumentParser, *, prompt: int, output: int) -> None:
     parser.add_argument("--shape", choices=tuple(SHAPES), default="0.6b", help="(default: %(default)s)")
     parser.add_argument("--prompt", type=positive, default=prompt, help="tokens of each prompt (default: %(default)s)")
-    parser.add_argument("--output", type=positive, default=output, help="decode steps of a round (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=positive, default=output, help="decode steps of a round (default: %(default)s)"
+    )
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
     parser.add_argument(
         "--set",

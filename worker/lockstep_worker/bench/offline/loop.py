@@ -141,7 +141,7 @@ def _build(
 
 
 def _list_costliest(batch: int, steps: int, count: int) -> list[dict[str, Any]]:
-    """Name the functions that take most of a step's own time; the profiler's cost is in it, so only shares mean much."""
+    """Name the functions that take most of a step's own time; the profiler slows them, so only shares mean much."""
     profiler = cProfile.Profile()
     loop = _build(batch, steps, CountingOutlet(), RankMetrics(CollectorRegistry(), 0))
     profiler.runcall(loop.run)

@@ -1,7 +1,7 @@
 """`lockstep-worker profile`: a few decode steps under torch's profiler, as a timeline and as a table.
 
-The trace is Chrome's JSON, which Perfetto reads. The profiler itself costs the host some microseconds a kernel, so times
-of kernels and their number hold, those of the host's ranges are upper bounds.
+The trace is Chrome's JSON, which Perfetto reads. The profiler costs the host some microseconds a kernel, so the times
+and the number of kernels hold, and those of the host's ranges are upper bounds.
 """
 
 from __future__ import annotations
