@@ -57,7 +57,7 @@ def test_an_engine_that_fails_is_told_of_and_the_others_go_on() -> None:
 
 def test_a_process_that_does_not_start_says_why(capfd: pytest.CaptureFixture[str]) -> None:
     side = Side("nobodys", Limits("tiny", 1, 64, 64), {})
-    with pytest.raises(SideFailed, match="No module named 'benchmarks.peers.nobodys_side'"):
+    with pytest.raises(SideFailed, match="No module named .*nobodys_side"):
         side.ready()
     side.close()
 

@@ -70,44 +70,45 @@ class _Span:
         self._name = name
 
     def __enter__(self) -> None:
-        assert _tool is not None, "a span is made where ranges are on"
-        _tool.push(self._name)
+        assert tool is not None, "a span is made where ranges are on"
+        tool.push(self._name)
 
     def __exit__(self, *_: object) -> None:
-        if _tool is not None:
-            _tool.pop()
+        if tool is not None:
+            tool.pop()
 
 
 _NOTHING = nullcontext()
-_tool: Tool | None = None
+tool: Tool | None = None
+"""Who draws; None for nobody, which a step may ask for itself before it calls anything."""
 _has_moved = False
 
 
-def turn_on(tool: Tool) -> None:
+def turn_on(chosen: Tool) -> None:
     """Draw ranges from here on, between two steps."""
-    global _tool, _has_moved
-    _tool, _has_moved = tool, False
+    global tool, _has_moved
+    tool, _has_moved = chosen, False
 
 
 def turn_off() -> None:
     """Draw no more; ends the range that is open. Not within a span."""
-    global _tool  # noqa: PLW0603
-    if _tool is not None and _has_moved:
-        _tool.pop()
-    _tool = None
+    global tool  # noqa: PLW0603
+    if tool is not None and _has_moved:
+        tool.pop()
+    tool = None
 
 
 def move(name: str) -> None:
     """A part of the step begins, and the one before it ends."""
     global _has_moved  # noqa: PLW0603
-    if _tool is None:
+    if tool is None:
         return
     if _has_moved:
-        _tool.pop()
-    _tool.push(name)
+        tool.pop()
+    tool.push(name)
     _has_moved = True
 
 
 def span(name: str) -> AbstractContextManager[None]:
     """Draw a range around what lies within a part of the step."""
-    return _NOTHING if _tool is None else _Span(name)
+    return _NOTHING if tool is None else _Span(name)

@@ -123,7 +123,8 @@ class Loop:
 
     def _enter(self, phase: Phase) -> None:
         self.standing = Standing(self._step, phase)
-        ranges.move(ranges.NAMES[phase])
+        if ranges.tool is not None:
+            ranges.move(ranges.NAMES[phase])
 
     def _route(self, exchanged: Exchanged) -> None:
         """Queue the new requests that are this data replica's, and end those that were cancelled."""

@@ -142,12 +142,12 @@ def _build(
 
 def _list_costliest(batch: int, steps: int, count: int) -> list[dict[str, Any]]:
     """Name the functions that take most of a step's own time; the profiler slows them, so only shares mean much."""
-    profiler = cProfile.Profile()
+    profiler = cProfile.Profile(time.thread_time)
     loop = _build(batch, steps, CountingOutlet(), RankMetrics(CollectorRegistry(), 0))
     profiler.runcall(loop.run)
     total = steps + 2 * _WARM_UP
     profiler.create_stats()
-    found = sorted(profiler.stats.items(), key=lambda item: item[1][2], reverse=True)[:count]  # type: ignore[attr-defined]
+    found = sorted(profiler.stats.items(), key=lambda item: item[1][2], reverse=True)[:count]
     return [
         {
             "function": f"{file.rpartition('/')[2]}:{name}" if line else name,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch.autograd import DeviceType
+from torch.autograd.profiler_util import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from lockstep_worker import ranges
@@ -90,7 +90,8 @@ def profile_decode(
 
 def _tabulate(profiler: Any, steps: int) -> dict[str, Any]:
     """Add events up by name: ranges by the host's clock, kernels by the device's, or operators where it is the host."""
-    on_device, on_host = [], []
+    on_device: list[Any] = []
+    on_host: list[Any] = []
     for event in profiler.events():
         (on_host if event.device_type == DeviceType.CPU else on_device).append(event)
     drawn = [event for event in on_host if event.name in _RANGES]
