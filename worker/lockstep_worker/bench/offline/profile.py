@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch.autograd.profiler_util import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from lockstep_worker import ranges
@@ -93,7 +92,7 @@ def _tabulate(profiler: Any, steps: int) -> dict[str, Any]:
     on_device: list[Any] = []
     on_host: list[Any] = []
     for event in profiler.events():
-        (on_host if event.device_type == DeviceType.CPU else on_device).append(event)
+        (on_host if event.device_type.name == "CPU" else on_device).append(event)
     drawn = [event for event in on_host if event.name in _RANGES]
     kernels = [event for event in on_device if event.name not in _RANGES]
     shown = kernels or [event for event in on_host if event.name not in _RANGES]
