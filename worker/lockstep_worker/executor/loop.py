@@ -156,6 +156,7 @@ class Loop:
             return None
         self._enter(Phase.FORWARD)
         run = self._parts.runner.run(plan)
+        self._reporter.count_run(run)
         self._timer.leave(Phase.FORWARD)
         return run
 

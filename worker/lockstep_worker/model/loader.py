@@ -15,6 +15,8 @@ from transformers.utils import logging as hf_logging
 
 from lockstep_worker.attention.interface import NAME, register_attention
 from lockstep_worker.errors import ConfigError, UnsupportedModel
+from lockstep_worker.model.dense.recognise import take_weights
+from lockstep_worker.model.dense.weights import DenseWeights
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.probe import probe_attention
 from lockstep_worker.model.progress import Progress, show_bytes
@@ -34,6 +36,7 @@ def load_model(
     device: torch.device,
     dtype: str = "auto",
     topology: Topology = ALONE,
+    fast_path: bool = True,
 ) -> Model:
     """Load one rank's part of a model; nothing is fetched from anywhere.
 
@@ -43,6 +46,7 @@ def load_model(
         dtype: `float32`, `float16`, `bfloat16`, or `auto` for the checkpoint's own.
         topology: which part of the weights is this rank's, and the process groups that share them; a group of one never
             touches torch.distributed.
+        fast_path: on a GPU, take this engine's own kernels for networks that they serve.
 
     Raises:
         ConfigError: no model at the path, or an unknown dtype.
@@ -59,9 +63,32 @@ def load_model(
         network = _load_whole(path, device, DTYPES.get(dtype, "auto"))
     else:
         network = _load_part(files, config, device, DTYPES.get(dtype), topology.tensor)
+    ends = read_end_ids(path, config)
+    return make_model(network, end_ids=ends, device=device, tensor_parallel=topology.tensor.size, fast_path=fast_path)
+
+
+def make_model(
+    network: Any, *, end_ids: tuple[int, ...], device: torch.device, tensor_parallel: int, fast_path: bool
+) -> Model:
+    """Make a `Model` of a transformers network whose weights are on the device; see `load_model`.
+
+    Raises:
+        UnsupportedModel: the model cannot be served right.
+    """
     network.eval().requires_grad_(False)
-    shape = probe_attention(network, config.get_text_config(decoder=True).num_hidden_layers, device)
-    return Model(network, shape=shape, end_ids=read_end_ids(path, config), device=device)
+    shape = probe_attention(network, network.config.get_text_config(decoder=True).num_hidden_layers, device)
+    dense = _take_dense(network, tensor_parallel) if fast_path and device.type == "cuda" else None
+    return Model(network, shape=shape, end_ids=end_ids, device=device, dense=dense)
+
+
+def _take_dense(network: Any, tensor_parallel: int) -> DenseWeights | None:
+    """Take a network's weights for the fast path, or say why transformers' own forward runs."""
+    taken = take_weights(network, network.config.get_text_config(decoder=True).max_position_embeddings, tensor_parallel)
+    if isinstance(taken, DenseWeights):
+        log.info("forward: fast, by this engine's own kernels")
+        return taken
+    log.info("forward: generic, transformers' own, since %s", taken)
+    return None
 
 
 def read_end_ids(path: str, config: Any) -> tuple[int, ...]:

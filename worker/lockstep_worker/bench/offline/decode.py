@@ -57,6 +57,11 @@ def measure_decode(
                     "repeats": repeats,
                     **_sum_up(pairs, workload, batch),
                     "start_s": round(start_s, 2),
+                    "forward": next(iter(session.metrics.forward_info), None),
+                    "replays": session.metrics.graph_replays_total.value,
+                    "eager_steps": {
+                        reason: one.value for (reason,), one in session.metrics.eager_steps_total.items() if one.value
+                    },
                     "dtype": str(session.model.dtype).removeprefix("torch."),
                     "options": dict(options),
                     "device": describe_device(session.device.type),

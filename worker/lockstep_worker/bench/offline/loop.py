@@ -57,7 +57,15 @@ class _CannedRunner(Runner):
         codes = torch.from_numpy(at_limit.astype(np.uint8) * np.uint8(FinishCode.LENGTH))
         drawn = Drawn(self._tokens[: rows.size], None, codes)
         incarnations = self._table.incarnation[rows]
-        return Run(rows=rows, incarnations=incarnations, draws=plan.draws, drawn=drawn, logprobs=None, mark=None)
+        return Run(
+            rows=rows,
+            incarnations=incarnations,
+            draws=plan.draws,
+            drawn=drawn,
+            logprobs=None,
+            mark=None,
+            eager_reason="",
+        )
 
 
 def measure_loop(batches: Sequence[int], steps: int, functions: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lockstep_worker.attention.interface import NAME, register_attention
 from lockstep_worker.model.forward import Model
-from lockstep_worker.model.probe import probe_attention
+from lockstep_worker.model.loader import make_model
 from lockstep_worker.model.support import check_supported
 
 
@@ -33,8 +33,7 @@ def dummy_network(config: Mapping[str, Any], device: torch.device, dtype: torch.
         return AutoModelForCausalLM.from_config(hf_config, dtype=dtype, attn_implementation=NAME)
 
 
-def dummy_model(config: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> Model:
-    """Make the model of `dummy_network`, as `model/loader` does with one that it read."""
-    network = dummy_network(config, device, dtype).eval().requires_grad_(False)
-    shape = probe_attention(network, config["num_hidden_layers"], device)
-    return Model(network, shape=shape, end_ids=(), device=device)
+def dummy_model(config: Mapping[str, Any], device: torch.device, dtype: torch.dtype, *, fast_path: bool) -> Model:
+    """Make the model of `dummy_network`, as `model/loader` does of one that it read."""
+    network = dummy_network(config, device, dtype)
+    return make_model(network, end_ids=(), device=device, tensor_parallel=1, fast_path=fast_path)

@@ -67,7 +67,8 @@ class Session:
     def __init__(self, workload: Workload, most: int, options: Mapping[str, str]) -> None:
         self.config = _configure(workload, most, options)
         self.device = choose_device(self.config.device, local_rank=0)
-        self.model = dummy_model(SHAPES[workload.shape], self.device, _choose_dtype(self.config, self.device))
+        dtype, fast_path = _choose_dtype(self.config, self.device), self.config.fast_path
+        self.model = dummy_model(SHAPES[workload.shape], self.device, dtype, fast_path=fast_path)
         self.metrics = RankMetrics(CollectorRegistry(), 0)
         self.outlet = CountingOutlet()
 
