@@ -163,9 +163,7 @@ def attention_kernel(
     PDL: tl.constexpr,
 ):
     """One program: a row's KV head, one split of its context. See `attend`."""
-    row = tl.program_id(0)
-    head = tl.program_id(1)
-    split = tl.program_id(2)
+    row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     early(PDL)
     position = tl.load(positions + row).to(tl.int32)  # also how many tokens are older
     table = tables + row.to(tl.int64) * table_stride
