@@ -22,8 +22,8 @@ from lockstep_worker.model.dense.decode_input import StepInput
 from lockstep_worker.model.dense.decode_one import RowStep
 from lockstep_worker.model.dense.weights import DenseWeights
 
-INTERPRETED_MULTIPROCESSORS = 132
-"""Where there is no GPU, kernels are cut as for an H200."""
+INTERPRETED_MULTIPROCESSORS = 8
+"""Where there is no GPU, programs run one after another: few of them are fastest."""
 
 
 class DecodeStep:
