@@ -15,7 +15,6 @@ from lockstep_worker.model.dense.decode_input import StepInput, heads_of
 from lockstep_worker.model.dense.weights import DenseLayer, DenseWeights
 
 EPS = 1e-6
-LONGEST = 64
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,7 @@ class Shape:
     inner: int = 192
     vocabulary: int = 300
     layers: int = 2
+    longest: int = 64
     normed: bool = False
     biased: bool = False
     window: int | None = None
@@ -59,7 +59,7 @@ def random_network(shape: Shape, device: str = "cpu") -> DenseWeights:
         )
         for _ in range(shape.layers)
     )
-    angles = torch.arange(LONGEST)[:, None] / 1000 ** (torch.arange(0, dim, 2) / dim)
+    angles = torch.arange(shape.longest)[:, None] / 1000 ** (torch.arange(0, dim, 2) / dim)
     embedding = random(shape.vocabulary, size)
     return DenseWeights(
         embedding=embedding,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,7 +21,7 @@ from lockstep_worker.kernels.decode.vector import (
 
 EPS = 1e-5
 CUT = Vector(rows=8, warps=4)
-CLOSE = {"atol": 1e-4, "rtol": 1e-4}
+close = partial(torch.testing.assert_close, atol=1e-4, rtol=1e-4)
 
 
 def operands(rows: int, length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -34,7 +36,7 @@ def test_a_normed_product_is_torchs(rows: int, length: int, dtype: torch.dtype) 
     bias = torch.randn(rows).to(dtype)
     result = torch.full((rows + 1,), 7.0)
     normed(w, residual, norm, EPS, bias, result[:rows], CUT)
-    torch.testing.assert_close(result[:rows], normed_reference(w, residual, norm, EPS, bias), **CLOSE)
+    close(result[:rows], normed_reference(w, residual, norm, EPS, bias))
     assert result[rows] == 7
 
 
@@ -43,7 +45,7 @@ def test_a_gated_product_takes_gate_and_up_of_the_same_row() -> None:
     result = torch.empty(84)
     normed_gated(w, residual, norm, EPS, result, CUT)
     gate, up = normed_reference(w, residual, norm, EPS, None).chunk(2)
-    torch.testing.assert_close(result, F.silu(gate) * up, **CLOSE)
+    close(result, F.silu(gate) * up)
 
 
 def test_the_best_of_each_program_is_the_lowest_of_equals_and_a_real_row() -> None:
@@ -54,7 +56,7 @@ def test_the_best_of_each_program_is_the_lowest_of_equals_and_a_real_row() -> No
     values, ids = torch.empty(38), torch.empty(38, dtype=torch.int32)
     normed_best(w, residual, norm, EPS, values, ids, CUT)
     scores = F.pad(normed_reference(w, residual, norm, EPS, None), (0, 4), value=-torch.inf).view(38, 8)
-    torch.testing.assert_close(values, scores.max(1).values, **CLOSE)
+    close(values, scores.max(1).values)
     assert ids[2] == 18 and ids[37] < 300
 
 
@@ -64,7 +66,7 @@ def test_down_adds_to_the_residual(rows: int, length: int) -> None:
     before = torch.randn(rows)
     residual = before.clone()
     down(w, x, residual, CUT)
-    torch.testing.assert_close(residual, before + w.float() @ x, **CLOSE)
+    close(residual, before + w.float() @ x)
 
 
 @pytest.mark.parametrize(("heads", "dim", "splits"), [(4, 32, 1), (3, 24, 4), (2, 64, 8)])
@@ -75,4 +77,4 @@ def test_out_joins_the_splits_and_adds_to_the_residual(heads: int, dim: int, spl
     before = torch.randn(100)
     residual = before.clone()
     out(w, parts, weights, residual, CUT)
-    torch.testing.assert_close(residual, out_reference(w, parts, weights, before), **CLOSE)
+    close(residual, out_reference(w, parts, weights, before))

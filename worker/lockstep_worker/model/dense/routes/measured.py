@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from lockstep_worker.kernels.decode.tiles import Tile
 from lockstep_worker.kernels.decode.vector import Vector
@@ -32,5 +33,5 @@ def vectors() -> dict[tuple[Use, int, int], Vector]:
     }
 
 
-def _read():
+def _read() -> Any:
     return json.loads(files(__package__).joinpath("h200.json").read_text())
