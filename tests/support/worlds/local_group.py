@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.comm import Comm, SingleComm
 from lockstep_worker.parallel.topology import Topology
+from lockstep_worker.runner.graphs import Capture, Program
 from lockstep_worker.runner.runner import Run, Runner
 from lockstep_worker.schedule.plan import Plan
 from lockstep_worker.schedule.sampled import Sampled
@@ -29,15 +31,29 @@ class Watch(Runner):
     """The real runner; looks at every plan before it runs."""
 
     def __init__(
-        self, model: Model, scheduler: Scheduler, budget: int, topology: Topology, look: Callable[[Plan], None]
+        self,
+        model: Model,
+        scheduler: Scheduler,
+        budget: int,
+        topology: Topology,
+        look: Callable[[Plan], None],
+        eager: Counter[str],
     ) -> None:
         super().__init__(model, scheduler.table, scheduler.pool.block_size, budget, topology)
-        self.look = look
+        self.look, self.eager = look, eager
 
     def run(self, plan: Plan) -> Run:
         if not plan.is_empty:
             self.look(plan)
-        return super().run(plan)
+        run = super().run(plan)
+        self.eager[run.eager_reason] += 1
+        return run
+
+
+def run_again(program: Program) -> Program:
+    """A `Capture` without a device: a replay is another call, on the same memory."""
+    program()
+    return program
 
 
 @dataclass
@@ -108,6 +124,10 @@ class LocalGroup:
     """Default: all ranks run every request."""
     cache_aware: bool = True
     max_drafts: int = 0
+    capture: Capture | None = None
+    """Decodes are replays of programs that this makes; None runs everything eager."""
+    eager: Counter[str] = field(default_factory=Counter)
+    """Why runs were no replays, how often; "" are the replays."""
 
     def __post_init__(self) -> None:
         longest = self.model.max_model_len
@@ -128,12 +148,15 @@ class LocalGroup:
     def follow(self, source: Source, record: Record, look: Callable[[Plan], None] = lambda plan: None) -> Record:
         """Run until the source's shutdown; `look` sees every plan."""
         assert self.topology is not None
+        runner = Watch(self.model, self.scheduler, self.max_num_tokens, self.topology, look, self.eager)
+        if self.capture is not None:
+            runner.use_graphs(self.capture, self.model.max_model_len)
         parts = Parts(
             comm=self.comm,
             topology=self.topology,
             router=self.router,
             scheduler=self.scheduler,
-            runner=Watch(self.model, self.scheduler, self.max_num_tokens, self.topology, look),
+            runner=runner,
             detector=self.detector,
             metrics=self.metrics,
             source=source if self.comm.rank == 0 else None,

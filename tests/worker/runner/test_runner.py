@@ -10,6 +10,7 @@ from lockstep_worker.cache.pool import BlockPool
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.parallel.topology import ALONE, Topology
+from lockstep_worker.runner.blocks import DeviceBlocks
 from lockstep_worker.runner.buffers import Buffers
 from lockstep_worker.runner.pack import Packer
 from lockstep_worker.runner.runner import Runner
@@ -92,11 +93,14 @@ def test_a_run_without_rows_changes_no_token_of_its_neighbours(model: Model) -> 
 def test_rows_are_packed_as_the_plan_orders_them() -> None:
     table = SlotTable(4, 32, 8, max_drafts=2)
     for slot, blocks in ((0, [5, 6]), (1, [7, 3]), (2, [1])):
-        table.block_table[slot, : len(blocks)] = blocks
+        table.admit(Sequence(slot + 1, SamplingParams(max_tokens=30), 2, 32, np.zeros(2, dtype=np.int32)))
+        table.set_blocks(slot, blocks)
         table.tokens[slot] = np.arange(32) + 100 * slot
     table.drafts[1] = [71, 72]
     newest = torch.tensor([10, 11, 12, 13])
-    packer = Packer(table, BLOCK, 64, 9, newest)
+    on_device = DeviceBlocks(table, 9, torch.device("cpu"))
+    on_device.take_grants()
+    packer = Packer(table, BLOCK, 64, spare_block=9, blocks=on_device, last_token=newest)
     plan = Plan(
         rows=ints(0, 1, 2), starts=ints(5, 4, 0), counts=ints(1, 3, 3), draws=ints(1, 3, 0), num_decodes=2, max_draws=3
     )
@@ -109,7 +113,7 @@ def test_rows_are_packed_as_the_plan_orders_them() -> None:
     assert batch.kv_cells.tolist() == [6 * 4 + 1, 3 * 4, 3 * 4 + 1, 3 * 4 + 2, 4, 5, 6]
     assert batch.host.query_start.tolist() == [0, 1, 4, 7]
     assert batch.host.context_lens.tolist() == [6, 7, 3]
-    assert batch.block_tables.tolist() == [[5, 6], [7, 3], [1, 0]]
+    assert batch.block_tables.tolist() == [[5, 6], [7, 3], [1, 9]]
     assert batch.logit_rows.tolist() == [0, 1, 2, 3]
 
 

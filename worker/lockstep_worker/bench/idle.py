@@ -98,6 +98,7 @@ class _Stamps(Runner):
             drawn=Drawn(tokens, None, codes),
             logprobs=None,
             event=None,
+            eager_reason="no_graphs",
         )
 
 

@@ -66,6 +66,11 @@ class ServeOptions:
     )
     overlap: bool = declare(True, "engine", "begin a step before the previous one's tokens are read")
 
+    graphs: bool = declare(True, "engine", "replay decodes as CUDA graphs, captured at start; on a GPU only")
+    fast_path: bool = declare(
+        True, "engine", "run dense models by this engine's own kernels where they serve; on a GPU only"
+    )
+
     block_size: int = declare(16, "KV cache", "tokens in one block", low=1, high=1024)
     num_blocks: int | None = declare(None, "KV cache", "blocks per rank", unset="as many as the memory holds", low=1)
     kv_cache_memory_fraction: float = declare(

@@ -155,6 +155,7 @@ class Loop:
         self._timer.forward(end_of_forward=False)
         run = self._parts.runner.run(plan)
         self._timer.forward(end_of_forward=True)
+        self._reporter.count_run(run)
         self._timer.leave(Phase.FORWARD)
         return run
 

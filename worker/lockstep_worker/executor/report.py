@@ -9,6 +9,7 @@ from lockstep_worker.executor.idle import BEAT_S
 from lockstep_worker.executor.publish import Publisher
 from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.parallel.topology import Topology
+from lockstep_worker.runner.runner import Run
 from lockstep_worker.schedule.plan import Plan
 from lockstep_worker.schedule.scheduler import Scheduler
 from lockstep_worker.wire.messages import Cancel, Inbound, NewRequest, Progress, Started
@@ -57,6 +58,15 @@ class Reporter:
     def count(self, plan: Plan) -> None:
         """Count a step by what it ran."""
         self._metrics.iterations_total[(_kind(plan),)].inc()
+
+    def count_run(self, run: Run) -> None:
+        """Count a run as a replay, or by the reason why it is none."""
+        metrics = self._metrics
+        if run.eager_reason:
+            metrics.eager_steps_total[(run.eager_reason,)].inc()
+        else:
+            metrics.graph_replays_total.inc()
+            metrics.graph_padded_rows_total.inc(run.padded_rows)
 
     def tell_progress(self, exchanged: Exchanged | None) -> None:
         """Have rank 0 tell the frontend, about once a second, that the group lives and what its replicas have to do."""

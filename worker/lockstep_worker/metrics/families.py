@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from lockstep_worker.contract import METRIC_PREFIX
 from lockstep_worker.metrics.instruments import Counter, Family, Gauge, Histogram
 from lockstep_worker.metrics.tables import (
+    EAGER_REASONS,
     FRONTEND_METRICS,
     GATEWAY_METRICS,
     HANG_METRICS,
@@ -21,6 +22,7 @@ from lockstep_worker.metrics.tables import (
     PATHS,
     PHASES,
     RANK_METRICS,
+    STARTUP_PARTS,
 )
 from lockstep_worker.wire.params import REASONS
 
@@ -53,6 +55,11 @@ class RankMetrics:
         self.prefix_cache_query_tokens_total: Counter = one("prefix_cache_query_tokens_total")
         self.prefix_cache_hit_tokens_total: Counter = one("prefix_cache_hit_tokens_total")
         self.step_tokens_total: Counter = one("step_tokens_total")
+        self.graph_replays_total: Counter = one("graph_replays_total")
+        self.graph_padded_rows_total: Counter = one("graph_padded_rows_total")
+        self.eager_steps_total: Mapping[Labels, Counter] = children("eager_steps_total", product(EAGER_REASONS))
+        self.forward_info: Mapping[Labels, Gauge] = children("forward_info")
+        self.startup_seconds: Mapping[Labels, Gauge] = children("startup_seconds", product(STARTUP_PARTS))
         self.iteration_host_seconds: Mapping[Labels, Histogram] = children("iteration_host_seconds", product(PHASES))
         self.iterations_total: Mapping[Labels, Counter] = children("iterations_total", product(KINDS))
         self.collectives_total: Mapping[Labels, Counter] = children(

@@ -11,6 +11,8 @@ PHASES = tuple(phase.label for phase in STEP_PHASES)
 KINDS = ("empty", "decode", "prefill", "mixed")
 OPS = ("exchange", "payload", "prefix_matches")
 PATHS = ("batched", "per_request")
+EAGER_REASONS = ("no_graphs", "empty", "prefill", "drafts", "rows")
+STARTUP_PARTS = ("load", "measure", "capture")
 OUTCOMES = ("stop", "length", "cancelled", "disconnect", "timeout", "refused", "error")
 
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
@@ -26,6 +28,18 @@ RANK_METRICS: Mapping[str, Definition] = {
     ),
     "iteration_host_seconds": Definition("histogram", "Host time of a step with work, by phase.", ("phase",)),
     "iterations_total": Definition("counter", "Steps, by what they ran; empty steps ran no forward.", ("kind",)),
+    "graph_replays_total": Definition("counter", "Runs that were a replay of a captured decode."),
+    "graph_padded_rows_total": Definition("counter", "Rows that replays computed for nobody, to fill a bucket."),
+    "eager_steps_total": Definition(
+        "counter",
+        "Runs that were no replay, by reason: no_graphs where graphs are off or the device has none, empty without "
+        "rows, prefill with prompt tokens, drafts with drafts, rows with more of them than were captured.",
+        ("reason",),
+    ),
+    "startup_seconds": Definition("gauge", "Wall time of a part of the rank's start.", ("part",)),
+    "forward_info": Definition(
+        "gauge", "Always 1; the labels say which forward and which attention this rank runs.", ("path", "attention")
+    ),
     "iteration_batch_size": Definition("histogram", "Sequences in a forward.", buckets=_SIZE_BUCKETS),
     "collectives_total": Definition(
         "counter",

@@ -14,6 +14,8 @@ from lockstep_worker.attention.batch import PackedBatch
 from lockstep_worker.attention.choose import choose_backend
 from lockstep_worker.attention.protocol import AttentionBackend, AttentionShape
 from lockstep_worker.cache.tensors import KVCache
+from lockstep_worker.model.dense.forward import DenseForward
+from lockstep_worker.model.dense.weights import DenseWeights
 
 
 class Model:
@@ -24,6 +26,7 @@ class Model:
         shape: what its layers ask of attention.
         end_ids: the ids that end a text, from the model's configuration.
         device: where the weights are.
+        dense: the network's weights as the fast path takes them; None runs transformers' own forward.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class Model:
         shape: AttentionShape,
         end_ids: tuple[int, ...],
         device: torch.device,
+        dense: DenseWeights | None = None,
     ) -> None:
         text = network.config.get_text_config(decoder=True)
         self.config: Any = network.config
@@ -46,6 +50,8 @@ class Model:
         self.device = device
         self._network = network
         self._shape = shape
+        self._weights = dense
+        self._dense: DenseForward | None = None
         self._kv: KVCache | None = None
         self._attention: AttentionBackend | None = None
 
@@ -55,13 +61,36 @@ class Model:
         assert self._kv is not None, "create_cache comes before"
         return self._kv.spare_block
 
+    @property
+    def path(self) -> str:
+        """Whose forward runs: `fast` is this engine's own, `generic` transformers'."""
+        return "generic" if self._weights is None else "fast"
+
+    @property
+    def attention_name(self) -> str:
+        """The attention backend, in one word."""
+        assert self._attention is not None, "create_cache comes before"
+        return self._attention.name
+
+    @property
+    def is_replayable(self) -> bool:
+        """Whether a decode may be captured as a CUDA graph: on a GPU, with an attention that is made for it."""
+        assert self._attention is not None, "create_cache comes before"
+        return self.device.type == "cuda" and self._attention.is_replayable
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block of the cache."""
+        assert self._kv is not None, "create_cache comes before"
+        return self._kv.block_size
+
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Compute the bytes of one block, keys and values of all layers of this rank."""
         return 2 * self.num_layers * block_size * self.kv_heads_local * self.head_dim * self.dtype.itemsize
 
     def create_cache(self, num_blocks: int, block_size: int) -> None:
         """Allocate the KV cache; an earlier one is given back."""
-        self._kv = self._attention = None  # the earlier cache goes before the new one comes
+        self._kv = self._attention = self._dense = None  # the earlier cache goes before the new one comes
         self._kv = KVCache(
             num_layers=self.num_layers,
             num_blocks=num_blocks,
@@ -72,6 +101,7 @@ class Model:
             device=self.device,
         )
         self._attention = choose_backend(self._kv, self._shape)
+        self._dense = None if self._weights is None else DenseForward(self._weights, self._kv)
 
     @torch.inference_mode()
     def forward(self, batch: PackedBatch) -> Tensor:
@@ -84,6 +114,8 @@ class Model:
             float32 [n, vocabulary], on the device, the same on every rank of a tensor-parallel group.
         """
         assert self._attention is not None, "create_cache comes before forward"
+        if self._dense is not None:
+            return self._dense(batch, self._attention.prepare(batch))
         output = self._network(
             input_ids=batch.input_ids[None],
             position_ids=batch.positions[None],

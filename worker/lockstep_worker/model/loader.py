@@ -15,6 +15,8 @@ from transformers.utils import logging as hf_logging
 
 from lockstep_worker.attention.interface import NAME, register_attention
 from lockstep_worker.errors import ConfigError, UnsupportedModel
+from lockstep_worker.model.dense.recognise import take_weights
+from lockstep_worker.model.dense.weights import DenseWeights
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.probe import probe_attention
 from lockstep_worker.model.progress import Progress, show_bytes
@@ -34,6 +36,7 @@ def load_model(
     device: torch.device,
     dtype: str = "auto",
     topology: Topology = ALONE,
+    fast_path: bool = True,
 ) -> Model:
     """Load one rank's part of a model; nothing is fetched from anywhere.
 
@@ -43,6 +46,7 @@ def load_model(
         dtype: `float32`, `float16`, `bfloat16`, or `auto` for the checkpoint's own.
         topology: which part of the weights is this rank's, and the process groups that share them; a group of one never
             touches torch.distributed.
+        fast_path: on a GPU, take this engine's own kernels for networks that they serve.
 
     Raises:
         ConfigError: no model at the path, or an unknown dtype.
@@ -61,7 +65,18 @@ def load_model(
         network = _load_part(files, config, device, DTYPES.get(dtype), topology.tensor)
     network.eval().requires_grad_(False)
     shape = probe_attention(network, config.get_text_config(decoder=True).num_hidden_layers, device)
-    return Model(network, shape=shape, end_ids=read_end_ids(path, config), device=device)
+    dense = _take_dense(network, topology.tensor.size) if fast_path and device.type == "cuda" else None
+    return Model(network, shape=shape, end_ids=read_end_ids(path, config), device=device, dense=dense)
+
+
+def _take_dense(network: Any, tensor_parallel: int) -> DenseWeights | None:
+    """Take a network's weights for the fast path, or say why transformers' own forward runs."""
+    taken = take_weights(network, network.config.get_text_config(decoder=True).max_position_embeddings, tensor_parallel)
+    if isinstance(taken, DenseWeights):
+        log.info("forward: fast, by this engine's own kernels")
+        return taken
+    log.info("forward: generic, transformers' own, since %s", taken)
+    return None
 
 
 def read_end_ids(path: str, config: Any) -> tuple[int, ...]:

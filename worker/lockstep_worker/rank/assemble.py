@@ -20,7 +20,9 @@ from lockstep_worker.parallel.comm import Comm, local_rank
 from lockstep_worker.parallel.groups import form_groups
 from lockstep_worker.parallel.topology import Topology
 from lockstep_worker.runner.capacity import choose_device, choose_max_model_len, choose_num_blocks
+from lockstep_worker.runner.graphs import CudaCapture
 from lockstep_worker.runner.runner import Runner
+from lockstep_worker.runner.warmup import capture_decodes, measure_run
 from lockstep_worker.schedule.scheduler import Scheduler
 from lockstep_worker.schedule.slots import SlotTable
 
@@ -55,7 +57,7 @@ class Seams:
     """On the first rank of each data replica."""
 
 
-def load(config: Config, comm: Comm, topology: Topology) -> Loaded:
+def load(config: Config, comm: Comm, topology: Topology, metrics: RankMetrics) -> Loaded:
     """Load this rank's part of the model and share out the memory that is left; all ranks do it together.
 
     Raises:
@@ -66,10 +68,14 @@ def load(config: Config, comm: Comm, topology: Topology) -> Loaded:
     log.info("loading %s on %s as rank %d of %d", config.model, device, comm.rank, comm.size)
     start = time.monotonic()
     topology = form_groups(comm, topology, device)
-    model = load_model(config.model, device=device, dtype=config.dtype, topology=topology)
+    model = load_model(config.model, device=device, dtype=config.dtype, topology=topology, fast_path=config.fast_path)
+    metrics.startup_seconds[("load",)].set(time.monotonic() - start)
     log.info("the model is loaded after %.1f s", time.monotonic() - start)
     max_model_len = choose_max_model_len(config.max_model_len, model.max_model_len)
-    mine = choose_num_blocks(config, model.kv_bytes_per_block(config.block_size), max_model_len, device)
+    start = time.monotonic()
+    run_bytes = measure_run(model, config) if device.type == "cuda" else 0
+    metrics.startup_seconds[("measure",)].set(time.monotonic() - start)
+    mine = choose_num_blocks(config, model.kv_bytes_per_block(config.block_size), max_model_len, device, run_bytes)
     num_blocks = min(row[0] for row in comm.gather_once([mine]))  # also: every rank has loaded its part
     model.create_cache(num_blocks, config.block_size)
     log.info(
@@ -81,17 +87,28 @@ def load(config: Config, comm: Comm, topology: Topology) -> Loaded:
     return Loaded(model, topology, max_model_len, num_blocks)
 
 
+def _capture(runner: Runner, max_model_len: int, metrics: RankMetrics) -> None:
+    start = time.monotonic()
+    capture_decodes(runner.use_graphs(CudaCapture(), max_model_len))
+    metrics.startup_seconds[("capture",)].set(time.monotonic() - start)
+    log.info("decodes are captured after %.1f s", time.monotonic() - start)
+
+
 def assemble(config: Config, loaded: Loaded, seams: Seams) -> Loop:
     """Build the loop around a loaded model."""
     model, topology, max_model_len = loaded.model, loaded.topology, loaded.max_model_len
     table = SlotTable(config.max_batch_size, max_model_len, -(-max_model_len // config.block_size))
     pool = BlockPool(loaded.num_blocks, config.block_size, prefix_cache=config.prefix_cache)
+    runner = Runner(model, table, config.block_size, config.max_num_tokens, topology)
+    if config.graphs and model.is_replayable:
+        _capture(runner, max_model_len, seams.metrics)
+    seams.metrics.forward_info[(model.path, model.attention_name)].set(1)
     parts = Parts(
         comm=seams.comm,
         topology=topology,
         router=Router(seams.comm, topology, pool, seams.metrics, cache_aware=config.is_cache_aware),
         scheduler=Scheduler(table, pool, config.max_num_tokens),
-        runner=Runner(model, table, config.block_size, config.max_num_tokens, topology),
+        runner=runner,
         detector=seams.detector,
         metrics=seams.metrics,
         source=seams.intake,

@@ -79,7 +79,7 @@ class Rank:
         self._leave()
 
     def _build(self) -> Loop:
-        loaded = load(self.config, self.comm, self.topology)
+        loaded = load(self.config, self.comm, self.topology, self.metrics)
         intake = None
         if self.topology.is_leader:
             self.publisher = Publisher(self.context, self.link.outlet, self.comm.rank)

@@ -34,14 +34,23 @@ def choose_max_model_len(wanted: int | None, model_limit: int) -> int:
     return wanted or model_limit
 
 
-def choose_num_blocks(config: Config, bytes_per_block: int, max_model_len: int, device: torch.device) -> int:
+def choose_num_blocks(
+    config: Config, bytes_per_block: int, max_model_len: int, device: torch.device, run_bytes: int = 0
+) -> int:
     """Fill the memory meant for the KV cache with blocks.
+
+    Args:
+        config: its fraction is of what is free of the device's memory, with the weights loaded.
+        bytes_per_block: of all layers of this rank.
+        max_model_len: the longest context.
+        device: where the cache will be.
+        run_bytes: what the largest run takes at its peak, beside weights and cache.
 
     Raises:
         ConfigError: one request of the longest kind would not fit.
     """
     if device.type == "cuda":
-        memory, knob = torch.cuda.mem_get_info(device)[0], "kv_cache_memory_fraction"
+        memory, knob = torch.cuda.mem_get_info(device)[0] - run_bytes, "kv_cache_memory_fraction"
     else:
         memory, knob = config.cpu_kv_cache_mib << 20, "cpu_kv_cache_mib"
     spare = 1  # `KVCache` has one block more than the pool

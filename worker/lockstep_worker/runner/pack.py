@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lockstep_worker.attention.batch import HostBatch, PackedBatch
+from lockstep_worker.runner.blocks import DeviceBlocks
 from lockstep_worker.runner.buffers import Buffers
 from lockstep_worker.schedule.plan import Plan, offsets_in_rows
 from lockstep_worker.schedule.sequence import Int32, Int64
@@ -37,22 +38,31 @@ class Packed:
 
 
 class Packer:
-    """Packs plans. T tokens, S rows, M most blocks of a row in the plan, n draws.
+    """Packs plans. T tokens, S rows, n draws.
 
     Args:
         table: where the rows are.
         block_size: tokens of a block.
         max_num_tokens: the most tokens of a plan.
         spare_block: the cache's block that is nobody's.
+        blocks: which blocks each slot holds.
         last_token: int64 [slots], on the device: a decode's newest token never leaves it.
     """
 
     def __init__(
-        self, table: SlotTable, block_size: int, max_num_tokens: int, spare_block: int, last_token: Tensor
+        self,
+        table: SlotTable,
+        block_size: int,
+        max_num_tokens: int,
+        *,
+        spare_block: int,
+        blocks: DeviceBlocks,
+        last_token: Tensor,
     ) -> None:
         self._table = table
         self._block_size = block_size
         self._spare_block = spare_block
+        self._blocks = blocks
         self._last_token = last_token
         sizes: dict[str, tuple[int, type[np.generic]]] = {
             "known": (max_num_tokens, np.int64),
@@ -61,7 +71,7 @@ class Packer:
             "kv_cells": (max_num_tokens, np.int64),
             "query_start": (table.num_slots + 1, np.int32),
             "context_lens": (table.num_slots, np.int32),
-            "block_tables": (table.block_table.size, np.int32),
+            "table_rows": (table.num_slots, np.int64),
             "logit_rows": (max_num_tokens, np.int64),
             "rows": (table.num_slots, np.int64),
         }
@@ -95,7 +105,7 @@ class Packer:
             kv_cells=fill("kv_cells", kv_cells),
             query_start=fill("query_start", query_start),
             context_lens=fill("context_lens", context_lens),
-            block_tables=fill("block_tables", table.block_table[plan.rows, :width]),
+            block_tables=self._blocks.of(fill("table_rows", plan.rows), width),
             logit_rows=fill("logit_rows", _logit_rows(plan, drawing, ends)),
         )
 
@@ -111,7 +121,7 @@ class Packer:
             kv_cells=fill("kv_cells", nowhere),
             query_start=fill("query_start", host.query_start),
             context_lens=fill("context_lens", host.context_lens),
-            block_tables=fill("block_tables", np.array([[self._spare_block]], dtype=np.int32)),
+            block_tables=self._blocks.rows[-1:, :1],
             logit_rows=fill("logit_rows", zero[:0]),
         )
 

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.topology import ALONE, Topology
+from lockstep_worker.runner.blocks import DeviceBlocks
+from lockstep_worker.runner.graphs import Capture, DecodeGraphs, choose_buckets
 from lockstep_worker.runner.pack import Packed, Packer
 from lockstep_worker.sampling.columns import Columns, upload
 from lockstep_worker.sampling.logprobs import TopLogprobs, top_logprobs
@@ -23,6 +25,8 @@ from lockstep_worker.schedule.plan import Plan
 from lockstep_worker.schedule.sampled import NOTHING_SAMPLED, RowLogprobs, Sampled
 from lockstep_worker.schedule.sequence import Int32, Int64
 from lockstep_worker.schedule.slots import SlotTable
+
+_NOBODY: Int64 = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,10 @@ class Run:
     logprobs: AskedLogprobs | None
     """None when no row asks."""
     event: torch.cuda.Event | None
+    eager_reason: str
+    """Why it is no replay of a captured program, as `eager_steps_total` counts it; empty when it is."""
+    padded_rows: int = 0
+    """Rows that a replay computed for nobody."""
 
 
 class Runner:
@@ -67,7 +75,27 @@ class Runner:
         self._model = model
         self._table = table
         self._runs_together = topology.runs_together
-        self._packer = Packer(table, block_size, max_num_tokens, model.spare_block, self.columns.last_token)
+        self._blocks = DeviceBlocks(table, model.spare_block, model.device)
+        self._packer = Packer(
+            table,
+            block_size,
+            max_num_tokens,
+            spare_block=model.spare_block,
+            blocks=self._blocks,
+            last_token=self.columns.last_token,
+        )
+        self._graphs: DecodeGraphs | None = None
+
+    def use_graphs(self, capture: Capture, max_model_len: int) -> DecodeGraphs:
+        """Have decodes run as captured programs from here on.
+
+        Args:
+            capture: what makes a program replayable.
+            max_model_len: the longest context that may come.
+        """
+        buckets = choose_buckets(self._table.num_slots)
+        self._graphs = DecodeGraphs(self._model, self.columns, self._blocks, max_model_len, buckets, capture)
+        return self._graphs
 
     def takes_part(self, plan: Plan) -> bool:
         """Whether a plan is run: it has rows, or peers wait for this rank in the middle of their forwards."""
@@ -80,10 +108,24 @@ class Runner:
         Returns without waiting for the device.
         """
         self.columns.admit(self._table.take_newcomers())
+        self._blocks.take_grants()
+        graphs = self._graphs
+        if graphs is None:
+            return self._run_eager(plan, "no_graphs")
+        if reason := graphs.why_eager(plan):
+            return self._run_eager(plan, reason)
+        return self._replay(plan, graphs)
+
+    def _run_eager(self, plan: Plan, reason: str) -> Run:
         packed = self._packer.pack(plan)
         logits_nV = self._model.forward(packed.batch)
         drawn = self._sample(logits_nV, packed, plan.max_draws)
-        logprobs = self._logprobs(logits_nV, packed, drawn)
+        asking = self._asking(packed.rows)
+        logprobs = None
+        if asking.size:
+            of_logits = (np.cumsum(packed.draws) - packed.draws)[asking]
+            tokens = drawn.tokens_RW[upload(asking, self.columns.device), 0]
+            logprobs = self._logprobs(logits_nV, of_logits, tokens, packed.rows[asking])
         return Run(
             rows=packed.rows,
             incarnations=self._table.incarnation[packed.rows],
@@ -91,6 +133,24 @@ class Runner:
             drawn=drawn.to_host(),
             logprobs=logprobs,
             event=self._mark_end(),
+            eager_reason=reason,
+        )
+
+    def _replay(self, plan: Plan, graphs: DecodeGraphs) -> Run:
+        asking = self._asking(plan.rows)
+        replayed, logprobs = graphs.replay(plan.rows, self._table.needs, keep_logits=asking.size > 0), None
+        if replayed.logits is not None:
+            tokens = self.columns.last_token[upload(plan.rows[asking].astype(np.int64), self.columns.device)]
+            logprobs = self._logprobs(replayed.logits, asking, tokens, plan.rows[asking])
+        return Run(
+            rows=plan.rows,
+            incarnations=self._table.incarnation[plan.rows],
+            draws=plan.draws,
+            drawn=replayed.drawn,
+            logprobs=logprobs,
+            event=self._mark_end(),
+            eager_reason="",
+            padded_rows=replayed.padded_rows,
         )
 
     def collect(self, run: Run) -> Sampled:
@@ -107,9 +167,9 @@ class Runner:
             rows=run.rows,
             incarnations=run.incarnations,
             draws=run.draws,
-            tokens=drawn.tokens_RW.numpy(),
+            tokens=drawn.tokens_RW.numpy().astype(np.int64),
             counts=run.draws if drawn.counts is None else drawn.counts.numpy().astype(np.int32),
-            codes=drawn.codes.numpy(),
+            codes=drawn.codes.numpy().astype(np.uint8),
             logprobs=logprobs,
         )
 
@@ -120,19 +180,25 @@ class Runner:
         laid_out = Draws.lay_out(packed.rows, packed.draws, self._table.drafts[packed.rows], self.columns.device)
         return sample_drafted(logits_nV, rows, laid_out, self.columns, needs)
 
-    def _logprobs(self, logits_nV: Tensor, packed: Packed, drawn: Drawn) -> AskedLogprobs | None:
-        """Work out the logprobs of the rows that ask, which bring one token each; which they are the host knows."""
-        rows, draws = packed.rows, packed.draws
+    def _asking(self, rows: Int32) -> Int64:
+        """Find which of a run's rows want logprobs; they bring one token each, and the host knows them."""
         if not self._table.num_with_logprobs:
-            return None
-        asking = np.flatnonzero(self._table.logprobs[rows] >= 0)
-        if not asking.size:
-            return None
-        counts = self._table.logprobs[rows[asking]]
+            return _NOBODY
+        return np.flatnonzero(self._table.logprobs[rows] >= 0)
+
+    def _logprobs(self, logits_nV: Tensor, of_logits: Int64, tokens: Tensor, rows: Int32) -> AskedLogprobs:
+        """Work out the logprobs of the rows that ask.
+
+        Args:
+            logits_nV: of the whole run.
+            of_logits: [m], which of the n are theirs.
+            tokens: int64 [m], what they drew.
+            rows: [m], their slots.
+        """
+        counts = self._table.logprobs[rows]
         width = min(int(counts.max()), logits_nV.shape[1])
-        of_logits = upload((np.cumsum(draws) - draws)[asking], self.columns.device)
-        tokens = drawn.tokens_RW[upload(asking, self.columns.device), 0]
-        return AskedLogprobs(rows[asking], counts, top_logprobs(logits_nV[of_logits], tokens, width).to_host())
+        asked = logits_nV[upload(of_logits, self.columns.device)]
+        return AskedLogprobs(rows, counts, top_logprobs(asked, tokens, width).to_host())
 
     def _mark_end(self) -> torch.cuda.Event | None:
         if self.columns.device.type != "cuda":

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from lockstep_worker.sampling.counts import TokenCounts
 from lockstep_worker.schedule.sequence import Sequence
+from lockstep_worker.wire.messages import FinishCode
 from lockstep_worker.wire.params import MAX_LOGIT_BIAS, PARAMETERS
 
 NO_TOKEN = -1
@@ -58,6 +59,8 @@ _INTEGERS, _IDS, _FLOATS = (
 class Columns:
     """Per-slot device columns, views of one table of integers and one of floats. S slots, V vocabulary.
 
+    Behind the slots' rows stands that of the spare slot, which is never alive: padded rows of a captured run name it.
+
     Args:
         num_slots: S.
         device: where the sampler runs.
@@ -87,14 +90,17 @@ class Columns:
 
     def __init__(self, num_slots: int, device: torch.device, vocab_size: int) -> None:
         self.device = device
-        self._integers = self._lay_out((*_STATE, *_INTEGERS, *_IDS), num_slots, torch.int64)
-        self._floats = self._lay_out(_FLOATS, num_slots, torch.float32)
-        self.finished = torch.zeros(num_slots, dtype=torch.uint8, device=device)
+        self.spare_slot = num_slots
+        self._integers = self._lay_out((*_STATE, *_INTEGERS, *_IDS), num_slots + 1, torch.int64)
+        self._floats = self._lay_out(_FLOATS, num_slots + 1, torch.float32)
+        self.finished = torch.zeros(num_slots + 1, dtype=torch.uint8, device=device)
         """The finish code once the device has set it: the row's later tokens mean nothing."""
-        self.bias_ids = torch.full((num_slots, MAX_LOGIT_BIAS), NO_TOKEN, device=device)
-        self.bias = torch.zeros((num_slots, MAX_LOGIT_BIAS), dtype=torch.float32, device=device)
+        self.bias_ids = torch.full((num_slots + 1, MAX_LOGIT_BIAS), NO_TOKEN, device=device)
+        self.bias = torch.zeros((num_slots + 1, MAX_LOGIT_BIAS), dtype=torch.float32, device=device)
         """What is added to the logits of `bias_ids`; 0 where there is none."""
-        self.counts = TokenCounts(num_slots, vocab_size, device)
+        self.counts = TokenCounts(num_slots + 1, vocab_size, device)
+        self.length[num_slots] = 1
+        self.finished[num_slots] = int(FinishCode.LENGTH)
         self._biased: set[int] = set()
 
     def _lay_out(self, names: Iterable[str], num_slots: int, dtype: torch.dtype) -> Tensor:

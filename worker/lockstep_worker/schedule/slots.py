@@ -1,7 +1,8 @@
 """The slot table: everything the host knows of a running request, as columns of arrays indexed by slot. No torch.
 
 Rows never move. A slot's incarnation grows each time it is released, so that what a run drew for an earlier
-owner is recognised and dropped. The device's half is `sampling.columns`; it takes newcomers over before each run.
+owner is recognised and dropped. The device's half is `sampling.columns` and `runner.blocks`; they take newcomers and
+granted blocks over before each run.
 
 An example row of a request with a prompt of 3 tokens that decodes, with one run in flight, blocks of 4 tokens:
 
@@ -20,6 +21,8 @@ import numpy.typing as npt
 
 from lockstep_worker.schedule.sequence import Int32, Int64, Sequence
 from lockstep_worker.wire.params import NEEDS, Needs
+
+_NO_ENTRIES: Int64 = np.empty(0, dtype=np.int64)
 
 
 class SlotTable:
@@ -63,6 +66,7 @@ class SlotTable:
         self._asking = dict.fromkeys(NEEDS, 0)
         self._needs: Needs | None = None
         self._newcomers: dict[int, Sequence] = {}
+        self._granted: list[Int64] = []
 
     @property
     def num_free(self) -> int:
@@ -114,6 +118,14 @@ class SlotTable:
         self.block_table[slot, start : start + len(blocks)] = blocks
         sequence.blocks.extend(blocks)
         self.num_blocks[slot] = len(sequence.blocks)
+        first = slot * self.block_table.shape[1] + start
+        self._granted.append(np.arange(first, first + len(blocks)))
+
+    def take_grants(self) -> tuple[Int64, Int32]:
+        """Hand over what was written to the block table since the last call: indices into it, flat, and blocks."""
+        granted, self._granted = self._granted, []
+        entries = np.concatenate(granted) if granted else _NO_ENTRIES
+        return entries, self.block_table.reshape(-1)[entries]
 
     def propose(self, slot: int, tokens: Iterable[int]) -> None:
         """Propose a row's next tokens: its next run computes them, and keeps those that it would have drawn itself.

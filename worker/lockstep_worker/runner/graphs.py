@@ -1,0 +1,223 @@
+"""Decodes as captured programs: one CUDA graph for each bucket of rows and each set of what their draws need.
+
+A program reads and writes the device's half of the slot table and nothing of the host's: it gathers its rows, runs the
+model, samples, appends and finishes. So from one decode to the next nothing is copied in unless the rows changed or a
+block was granted, and a few bytes a row are copied out. Source of the idea: the device-side loop that vLLM's and
+TensorRT-LLM's graph runners stop short of, since they build each step's inputs on the host.
+
+An example, of 3 rows in the bucket of 4; S is the number of slots, and slot S is nobody's:
+
+    rows        7 0 3 S
+    newest      the token in each slot's `last_token`, computed at position length - 1
+    out         one row of token and finish code a row; the spare slot's means nothing
+
+Graphs share one memory pool, since one run follows another, and are captured from the largest to the smallest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lockstep_worker.attention.batch import HostBatch, PackedBatch
+from lockstep_worker.kernels.gather import Gathered, gather, gather_reference
+from lockstep_worker.model.forward import Model
+from lockstep_worker.runner.blocks import DeviceBlocks
+from lockstep_worker.runner.buffers import Buffers
+from lockstep_worker.sampling.columns import Columns
+from lockstep_worker.sampling.sampler import Drawn, sample
+from lockstep_worker.schedule.plan import Plan
+from lockstep_worker.schedule.sequence import Int32
+from lockstep_worker.wire.params import Needs
+
+log = logging.getLogger(__name__)
+
+BUCKETS = (1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 512, 32), *range(512, 1025, 64))
+"""Sizes that decodes are padded to. Attention costs by the row, so that from 64 rows on at most a fifth is padding."""
+
+Program = Callable[[], None]
+Capture = Callable[[Program], Program]
+"""Runs a program once, to no effect that lasts, and returns what does the same work on the same memory again."""
+
+
+def choose_buckets(max_rows: int) -> tuple[int, ...]:
+    """Choose the buckets of a rank that runs at most so many rows: those below, and one of just that size."""
+    return (*(size for size in BUCKETS if size < max_rows), max_rows)
+
+
+class CudaCapture:
+    """`Capture` on the current CUDA device; all its graphs share one memory pool."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def __call__(self, program: Program) -> Program:
+        """See `Capture`; what a kernel compiles or a library allocates at its first call comes before the capture."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            program()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            program()
+        return graph.replay
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What one program is captured for."""
+
+    bucket: int
+    needs: Needs
+    keeps_logits: bool
+    count_rows: int
+    """Rows of the table of token counts, which grows: a graph holds the table that it was captured with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay brings, of R rows; V vocabulary."""
+
+    drawn: Drawn
+    """On its way to the host, into memory that the run after the next writes again."""
+    logits: Tensor | None
+    """float32 [R, V] on the device, where they were asked for; the next run writes them again."""
+    padded_rows: int
+    """Rows that were computed for nobody."""
+
+
+class DecodeGraphs:
+    """The programs of one rank, and the memory that they read and write. B rows of the largest bucket, V vocabulary.
+
+    Args:
+        model: with its cache.
+        columns: the device half of the slot table.
+        blocks: which blocks each slot holds.
+        max_model_len: the longest context that may ever come.
+        buckets: the sizes that runs are padded to, ascending.
+        capture: what makes a program replayable.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        columns: Columns,
+        blocks: DeviceBlocks,
+        max_model_len: int,
+        buckets: tuple[int, ...],
+        capture: Capture,
+    ) -> None:
+        self.buckets = buckets
+        self._model = model
+        self._columns = columns
+        self._blocks = blocks
+        self._max_model_len = max_model_len
+        self._capture = capture
+        self._programs: dict[_Kind, Program] = {}
+        most = buckets[-1]
+        self._bucket_of = np.searchsorted(buckets, np.arange(most + 1))
+        self._inputs = Buffers({"rows": (most, np.int64)}, columns.device)
+        self._padded = np.full(most, columns.spare_slot, dtype=np.int64)
+        self._rows = self._inputs.fill("rows", self._padded)
+        self._current: tuple[int, bytes] = (most, b"")
+        """The bucket and the rows that the device was told last."""
+        self._starts = torch.arange(most + 1, device=columns.device)
+        self._starts_int32 = self._starts.int()
+        self._newest = Gathered.allocate(most, blocks.rows.shape[1], columns.device)
+        self._out = torch.zeros((most, 2), dtype=torch.int32, device=columns.device)
+        self._hosts = [_pinned(self._out) for _ in range(2)]  # as many as `buffers` has, and why
+        self._turn = 0
+        self._logits: Tensor | None = None
+
+    def why_eager(self, plan: Plan) -> str:
+        """Say why a plan cannot be a replay, as `eager_steps_total` counts it; empty when it can."""
+        if plan.is_empty:
+            return "empty"
+        if plan.num_decodes < plan.rows.size:
+            return "prefill"
+        if plan.max_draws > 1:
+            return "drafts"
+        return "rows" if plan.rows.size > self.buckets[-1] else ""
+
+    def replay(self, rows: Int32, needs: Needs, *, keep_logits: bool) -> Replayed:
+        """Run a decode of these slots.
+
+        Args:
+            rows: [R], at most as many as the largest bucket; each is due its newest token.
+            needs: what some row's draw asks for.
+            keep_logits: hand back the logits.
+        """
+        bucket = self.buckets[self._bucket_of[rows.size]]
+        program = self.prepare(bucket, needs, keeps_logits=keep_logits)
+        self._tell_rows(bucket, rows)
+        program()
+        self._turn ^= 1
+        host = self._hosts[self._turn][: rows.size]
+        host.copy_(self._out[: rows.size], non_blocking=True)
+        logits = self._logits[: rows.size] if self._logits is not None and keep_logits else None
+        return Replayed(Drawn(host[:, :1], None, host[:, 1]), logits, bucket - rows.size)
+
+    def prepare(self, bucket: int, needs: Needs, *, keeps_logits: bool = False) -> Program:
+        """Find the program for a bucket and what its draws need; capture it when it is the first of its kind."""
+        kind = _Kind(bucket, needs, keeps_logits, self._columns.counts.num_rows if needs.penalties else 0)
+        if kind not in self._programs:
+            if keeps_logits and self._logits is None:
+                shape = (self.buckets[-1], self._model.vocab_size)
+                self._logits = torch.zeros(shape, dtype=torch.float32, device=self._columns.device)
+            self._tell_rows(bucket, np.empty(0, dtype=np.int32))  # a capture runs the program: on nobody's rows
+            self._programs[kind] = self._capture(lambda: self._decode(kind))
+        return self._programs[kind]
+
+    def _tell_rows(self, bucket: int, rows: Int32) -> None:
+        told = (bucket, rows.tobytes())
+        if told == self._current:
+            return
+        self._current = told
+        self._padded[: rows.size] = rows
+        self._padded[rows.size : bucket] = self._columns.spare_slot
+        self._inputs.turn()
+        self._inputs.fill("rows", self._padded[:bucket])
+
+    def _decode(self, kind: _Kind) -> None:
+        """The program: all that a decode of one bucket does, in tensors at fixed addresses."""
+        rows = self._rows[: kind.bucket]
+        logits = self._model.forward(self._gather(rows))
+        if kind.keeps_logits:
+            assert self._logits is not None
+            self._logits[: kind.bucket].copy_(logits)
+        drawn = sample(logits, rows, self._columns, kind.needs)
+        self._out[: kind.bucket, 0].copy_(drawn.tokens_RW[:, 0])
+        self._out[: kind.bucket, 1].copy_(drawn.codes)
+
+    def _gather(self, rows: Tensor) -> PackedBatch:
+        """Lay out the newest token of each row, from the device's own columns."""
+        count, columns, size = rows.shape[0], self._columns, self._model.block_size
+        newest = self._newest.first(count)
+        run = gather if columns.device.type == "cuda" else gather_reference
+        run(rows, columns.last_token, columns.length, self._blocks.rows, size, newest)
+        return PackedBatch(
+            host=HostBatch(
+                query_start=np.arange(count + 1),
+                context_lens=np.full(count, self._max_model_len, dtype=np.int32),
+                max_query=1,
+                max_context=self._max_model_len,
+            ),
+            input_ids=newest.tokens,
+            positions=newest.positions,
+            kv_cells=newest.cells,
+            query_start=self._starts_int32[: count + 1],
+            context_lens=newest.context_lens,
+            block_tables=newest.block_tables,
+            logit_rows=self._starts[:count],
+        )
+
+
+def _pinned(like: Tensor) -> Tensor:
+    host = torch.zeros(like.shape, dtype=like.dtype)
+    return host.pin_memory() if like.device.type == "cuda" else host
