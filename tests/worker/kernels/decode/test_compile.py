@@ -39,7 +39,7 @@ def tiles(m: int, n: int, k: int, n2: int, epilogue: int, length: int, split: in
 
 def attention(splits: int, tokens: int, ahead: bool, qkv: str, dim: int = 128, window: int = 0) -> Specialisation:
     shape = {"H": 16, "K": 8, "D": dim, "D_PADDED": 128, "C": 16, "WINDOW": window, "NORM": window == 0}
-    cut = {"SPLITS": splits, "TOKENS": tokens, "AHEAD": ahead, "STAGES": 1 if ahead else 4, "PDL": 1}
+    cut = {"SPLITS": splits, "TOKENS": tokens, "AHEAD": ahead, "BUFFERS": 1 if ahead else 4, "PDL": 1}
     types = {**ATTENTION, "qkv": qkv}
     return Specialisation(f"{ROOM}.attention:attention_kernel", types, {**shape, **cut}, num_warps=8 if ahead else 2)
 

@@ -69,7 +69,8 @@ def test_parts_of_a_sum_are_each_their_own_and_add_up(split_k: int) -> None:
 
 def test_the_best_of_each_tile_is_found_and_columns_beyond_the_last_never_win() -> None:
     x, w = operands(300, 64, torch.float16)
-    x[0] = -w[299]  # every score of the last column's kind is negative: a zero beside would win
+    x[0] = 1
+    w[288:] = -w[288:].abs()  # row 0's scores in the last tile are negative: a column beyond, as zeros, would win
     values, ids = torch.empty(5, 10), torch.empty(5, 10, dtype=torch.int32)
     best(x, w, values, ids, SMALL)
     expected_values, expected_ids = best_reference(x[:5], w, 32)

@@ -134,7 +134,7 @@ def _new_token(
     return turned_q, turned_k, v
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def attention_kernel(
     qkv,
     query_norm,
@@ -159,7 +159,7 @@ def attention_kernel(
     SPLITS: tl.constexpr,
     TOKENS: tl.constexpr,
     AHEAD: tl.constexpr,
-    STAGES: tl.constexpr,
+    BUFFERS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One program: a row's KV head, one split of its context. See `attend`."""
@@ -205,7 +205,7 @@ def attention_kernel(
     if AHEAD:
         most, total, acc = _fold(q, k_ahead, v_ahead, start + token < end, most, total, acc, scale)
         start += TOKENS
-    for i in tl.range(start, end, TOKENS, num_stages=STAGES):
+    for i in tl.range(start, end, TOKENS, num_stages=BUFFERS):
         k_i, v_i = _load(keys, values, table, i, end, head, K, D, C, TOKENS, D_PADDED)
         most, total, acc = _fold(q, k_i, v_i, i + token < end, most, total, acc, scale)
 
@@ -276,7 +276,7 @@ def attend(
         SPLITS=splits,
         TOKENS=split.tokens,
         AHEAD=split.ahead,
-        STAGES=1 if split.ahead else 4,
+        BUFFERS=1 if split.ahead else 4,
         num_warps=split.warps,
         **chained(pdl),
     )

@@ -69,7 +69,7 @@ def embed(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def add_kernel(
     parts,
     residual,

@@ -42,7 +42,8 @@ class Tile:
     block_k: int
     split_k: int = 1
     warps: int = 4
-    stages: int = 4
+    buffers: int = 4
+    """steps of the sum whose operands are in shared memory at once: Triton's `num_stages`"""
     block_n2: int = 0
     """further columns of a tile, so that a tile need not have a power of two of them"""
 
@@ -63,7 +64,7 @@ def _put(out, bias, acc, up, rows, columns, M_stored, N, EPILOGUE: tl.constexpr,
     tl.store(out + at, acc.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M_stored"])
 def multiply(
     x_desc,
     w_desc,
@@ -145,7 +146,7 @@ def _run(x_MK: Tensor, w_NK: Tensor, out: Tensor, tile: Tile, pdl: int, *, epilo
         EPILOGUE=epilogue,
         BIAS=bias is not None,
         num_warps=tile.warps,
-        num_stages=tile.stages,
+        num_stages=tile.buffers,
         **chained(pdl),
     )
 

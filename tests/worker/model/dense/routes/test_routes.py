@@ -18,7 +18,7 @@ SHAPES = [(96, 64), (896, 896), (1152, 896), (9728, 896), (3072, 8192), (5120, 1
 
 def operand_bytes(tile: Tile, use: Use) -> int:
     columns = tile.columns * (2 if use == "gate_up" else 1)
-    return (tile.block_m + columns) * tile.block_k * tile.stages * 2
+    return (tile.block_m + columns) * tile.block_k * tile.buffers * 2
 
 
 @pytest.mark.parametrize("rows", [2, 64, 65, 200, 1000])
@@ -29,7 +29,7 @@ def test_any_shape_has_a_cut_that_fits(rows: int, use: Use) -> None:
         assert tile is not None or (rows > 64 and use != "head"), "only many rows are left to torch, never the head"
         if tile:
             assert fits(tile, use, padded(rows), length) and operand_bytes(tile, use) <= OPERAND_BYTES
-            assert tile.stages >= 2
+            assert tile.buffers >= 2
 
 
 @pytest.mark.parametrize("bucket", measured.BUCKETS)
@@ -42,8 +42,8 @@ def test_what_was_measured_fits_and_is_used(bucket: int) -> None:
 
 
 def test_a_measured_tile_that_does_not_fit_other_rows_is_not_used() -> None:
-    assert choose.tile("qkv", 64, 4096, 1024, SMS) == Tile(64, 32, 128, stages=5)
-    assert choose.tile("qkv", 128, 4096, 1024, SMS) == Tile(64, 64, 64, stages=6)
+    assert choose.tile("qkv", 64, 4096, 1024, SMS) == Tile(64, 32, 128, buffers=5)
+    assert choose.tile("qkv", 128, 4096, 1024, SMS) == Tile(64, 64, 64, buffers=6)
     assert choose.tile("qkv", 384, 4096, 1024, SMS) is None
 
 

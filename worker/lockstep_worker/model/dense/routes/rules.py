@@ -37,11 +37,11 @@ def tile(use: Use, rows: int, out: int, length: int, multiprocessors: int) -> Ti
 
 
 def _staged(use: Use, first: int, second: int, length: int, split: int) -> Tile:
-    """A tile with as long a step and as many stages as shared memory takes."""
+    """A tile with as long a step and as many buffers as shared memory takes."""
     operands = 64 + (first + second) * (2 if use == "gate_up" else 1)
     block = 128 if operands <= 192 and length % (128 * split) == 0 else 64
-    stages = min(6, SHARED_BYTES // (operands * block * 2))
-    return Tile(64, first, block, split_k=split, stages=stages, block_n2=second)
+    buffers = min(6, SHARED_BYTES // (operands * block * 2))
+    return Tile(64, first, block, split_k=split, buffers=buffers, block_n2=second)
 
 
 def vector(use: Use, length: int) -> Vector:
