@@ -1,0 +1,224 @@
+"""Multiplications with few rows: x @ W.T in tiles whose columns are chosen so that one wave fills the GPU.
+
+A decode's multiplication reads a large weight for 64 or a few hundred rows, and its time is the time of reading. What
+counts is that all multiprocessors read all the time: hence tiles of unusual width (48, 80 or 96 columns, computed as
+two products of `BLOCK_N` and `BLOCK_N2` columns) and the sum over K in `SPLIT_K` parts where the weight has few rows.
+Operands come by TMA, which fills with zeros what lies outside, products run on wgmma. What follows a multiplication in
+the network is done where its result still is in registers (the epilogue).
+
+Shape legend: M rows, padded to whole tiles, N columns of the result, K length of the sum, I half of a merged gate and
+up weight's rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from lockstep_worker.kernels.chain import chained, early, wait
+
+PLAIN = tl.constexpr(0)
+"""out [M, N] = x @ W.T, plus the bias where there is one"""
+GATED = tl.constexpr(1)
+"""out [M, I] = silu(x @ gate.T) * (x @ up.T)"""
+PARTIAL = tl.constexpr(2)
+"""out float32 [SPLIT_K, M, N]: the parts of the sum, to be added in this order by `rows.add`"""
+BEST = tl.constexpr(3)
+"""out float32 [rows, tiles] and ids int32 [rows, tiles]: each tile's highest value and its column"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How one multiplication is cut."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    split_k: int = 1
+    warps: int = 4
+    buffers: int = 4
+    """steps of the sum whose operands are in shared memory at once: Triton's `num_stages`"""
+    block_n2: int = 0
+    """further columns of a tile, so that a tile need not have a power of two of them"""
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile."""
+        return self.block_n + self.block_n2
+
+
+@triton.jit
+def _put(out, bias, acc, up, rows, columns, M_stored, N, EPILOGUE: tl.constexpr, BIAS: tl.constexpr):
+    inside = (rows < M_stored)[:, None] & (columns < N)[None, :]
+    if BIAS:
+        acc += tl.load(bias + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
+    if EPILOGUE == GATED:
+        acc = acc / (1.0 + tl.exp(-acc)) * up
+    at = rows[:, None].to(tl.int64) * N + columns[None, :]
+    tl.store(out + at, acc.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["M_stored"])
+def multiply(
+    x_desc,
+    w_desc,
+    w2_desc,
+    bias,
+    out,
+    ids,
+    M_stored,
+    N,
+    K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_N2: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    BIAS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program: one tile's part `program_id(0)` of the sum. `M_stored` are the rows that `out` has."""
+    part = tl.program_id(0)
+    first_row = tl.program_id(1) * BLOCK_M
+    column = tl.program_id(2) * (BLOCK_N + BLOCK_N2)
+    LENGTH: tl.constexpr = K // SPLIT_K
+    early(PDL)
+    wait(PDL)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    up = acc
+    if BLOCK_N2 > 0:
+        acc2 = tl.zeros([BLOCK_M, BLOCK_N2], tl.float32)
+        up2 = acc2
+    for k in tl.range(part * LENGTH, (part + 1) * LENGTH, BLOCK_K):
+        x = x_desc.load([first_row, k])
+        acc = tl.dot(x, w_desc.load([column, k]).T, acc, input_precision="ieee")
+        if BLOCK_N2 > 0:
+            acc2 = tl.dot(x, w2_desc.load([column + BLOCK_N, k]).T, acc2, input_precision="ieee")
+        if EPILOGUE == GATED:
+            up = tl.dot(x, w_desc.load([N + column, k]).T, up, input_precision="ieee")
+            if BLOCK_N2 > 0:
+                up2 = tl.dot(x, w2_desc.load([N + column + BLOCK_N, k]).T, up2, input_precision="ieee")
+    rows = first_row + tl.arange(0, BLOCK_M)
+    columns = column + tl.arange(0, BLOCK_N)
+    if EPILOGUE == BEST:
+        scores = tl.where((columns < N)[None, :], acc, -float("inf"))  # a draw's noise is to be added here
+        best, index = tl.max(scores, 1, return_indices=True)  # the lowest of equals
+        at = rows * tl.num_programs(2) + tl.program_id(2)
+        tl.store(out + at, best, mask=rows < M_stored)
+        tl.store(ids + at, column + index, mask=rows < M_stored)
+    else:
+        if EPILOGUE == PARTIAL:
+            out += part.to(tl.int64) * M_stored * N
+        _put(out, bias, acc, up, rows, columns, M_stored, N, EPILOGUE, BIAS)
+        if BLOCK_N2 > 0:
+            columns2 = column + BLOCK_N + tl.arange(0, BLOCK_N2)
+            _put(out, bias, acc2, up2, rows, columns2, M_stored, N, EPILOGUE, BIAS)
+
+
+def _run(x_MK: Tensor, w_NK: Tensor, out: Tensor, tile: Tile, pdl: int, *, epilogue, stored, bias=None, ids=None):
+    padded, length = x_MK.shape
+    columns = w_NK.shape[0] // 2 if epilogue == GATED.value else w_NK.shape[0]
+    assert padded % tile.block_m == 0, "rows come in whole tiles"
+    assert tile.split_k == 1 or length % (tile.split_k * tile.block_k) == 0, "parts of the sum are whole tiles"
+    assert tile.split_k == 1 or epilogue == PARTIAL.value, "only partial sums are split"
+    multiply[(tile.split_k, padded // tile.block_m, triton.cdiv(columns, tile.columns))](
+        TensorDescriptor.from_tensor(x_MK, [tile.block_m, tile.block_k]),
+        TensorDescriptor.from_tensor(w_NK, [tile.block_n, tile.block_k]),
+        TensorDescriptor.from_tensor(w_NK, [tile.block_n2 or tile.block_n, tile.block_k]),
+        w_NK if bias is None else bias,
+        out,
+        out if ids is None else ids,
+        stored,
+        columns,
+        K=length,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_N2=tile.block_n2,
+        BLOCK_K=tile.block_k,
+        SPLIT_K=tile.split_k,
+        EPILOGUE=epilogue,
+        BIAS=bias is not None,
+        num_warps=tile.warps,
+        num_stages=tile.buffers,
+        **chained(pdl),
+    )
+
+
+def plain(x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, out_RN: Tensor, tile: Tile, pdl: int = 0) -> None:
+    """Write x @ w.T + bias to out, in out's dtype.
+
+    Args:
+        x_MK: M is a multiple of the tile's rows.
+        w_NK: of x's dtype; K times the element size is a multiple of 16 bytes, as for all of this module.
+        bias_N: or None.
+        out_RN: its R rows are the first of x's.
+        tile: how it is cut; its `split_k` is 1.
+        pdl: see `chain`.
+    """
+    _run(x_MK, w_NK, out_RN, tile, pdl, epilogue=PLAIN.value, stored=out_RN.shape[0], bias=bias_N)
+
+
+def plain_reference(x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """What `plain` computes."""
+    return F.linear(x_MK.float(), w_NK.float(), None if bias_N is None else bias_N.float()).to(dtype)
+
+
+def gated(x_MK: Tensor, w_2IK: Tensor, out_MI: Tensor, tile: Tile, pdl: int = 0) -> None:
+    """Write silu(x @ gate.T) * (x @ up.T) of a merged weight: gate's rows, then up's. As `plain` otherwise."""
+    _run(x_MK, w_2IK, out_MI, tile, pdl, epilogue=GATED.value, stored=out_MI.shape[0])
+
+
+def gated_reference(x_MK: Tensor, w_2IK: Tensor) -> Tensor:
+    """What `gated` computes."""
+    gate, up = F.linear(x_MK.float(), w_2IK.float()).chunk(2, -1)
+    return (F.silu(gate) * up).to(x_MK.dtype)
+
+
+def partial(x_MK: Tensor, w_NK: Tensor, parts_SMN: Tensor, tile: Tile, pdl: int = 0) -> None:
+    """The sum over K in the tile's `split_k` parts.
+
+    Args:
+        x_MK: M is a multiple of the tile's rows, K of `split_k * block_k`.
+        w_NK: as in `plain`.
+        parts_SMN: float32, S is the tile's `split_k`.
+        tile: how it is cut.
+        pdl: see `chain`.
+    """
+    assert parts_SMN.shape == (tile.split_k, x_MK.shape[0], w_NK.shape[0]) and parts_SMN.is_contiguous()
+    _run(x_MK, w_NK, parts_SMN, tile, pdl, epilogue=PARTIAL.value, stored=x_MK.shape[0])
+
+
+def partial_reference(x_MK: Tensor, w_NK: Tensor, split_k: int) -> Tensor:
+    """What `partial` computes."""
+    pairs = zip(x_MK.float().chunk(split_k, 1), w_NK.float().chunk(split_k, 1), strict=True)
+    return torch.stack([x @ w.T for x, w in pairs])
+
+
+def best(x_MK: Tensor, w_VK: Tensor, values_RT: Tensor, ids_RT: Tensor, tile: Tile, pdl: int = 0) -> None:
+    """Each row's highest score among each tile's columns, and its column; of equal scores the lowest column.
+
+    Args:
+        x_MK: M is a multiple of the tile's rows.
+        w_VK: the head.
+        values_RT: float32; its R rows are the first of x's, T = V / the tile's columns, rounded up.
+        ids_RT: int32.
+        tile: how it is cut; without `split_k` and `block_n2`.
+        pdl: see `chain`.
+    """
+    assert tile.block_n2 == 0 and values_RT.shape[1] == triton.cdiv(w_VK.shape[0], tile.block_n)
+    _run(x_MK, w_VK, values_RT, tile, pdl, epilogue=BEST.value, stored=values_RT.shape[0], ids=ids_RT)
+
+
+def best_reference(x_MK: Tensor, w_VK: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+    """What `best` computes, for tiles of so many columns; which of equal scores is torch's choice."""
+    tiles = F.linear(x_MK.float(), w_VK.float()).split(columns, 1)
+    values, ids = zip(*(tile.max(1) for tile in tiles), strict=True)
+    starts = torch.arange(len(tiles), device=x_MK.device) * columns
+    return torch.stack(values, 1), (torch.stack(ids, 1) + starts).int()

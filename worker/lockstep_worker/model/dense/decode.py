@@ -1,0 +1,76 @@
+"""A step of decodes over `DenseWeights`: each row brings one token, and few kernels a layer compute it.
+
+One row and many rows are computed by different kernels (`decode_one`, `decode_batch`): the same numbers but for
+rounding, so tokens may differ where the two best are close. Every step begins from its rows' tokens, positions and
+block tables and ends with logits, or with each tile's best; nothing is carried from step to step but the cache, so
+that prefills, other steps and any order of rows may come between. All scratch is allocated once: a CUDA graph that
+captured a step may be replayed as long as the step lives. Steps share the scratch, so they must follow one another.
+
+Shape legend: B rows, V vocabulary, T tiles of the head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lockstep_worker.cache.tensors import KVCache
+from lockstep_worker.kernels import chain
+from lockstep_worker.kernels.decode.attention import GROUP
+from lockstep_worker.model.dense.decode_batch import BatchStep
+from lockstep_worker.model.dense.decode_input import StepInput
+from lockstep_worker.model.dense.decode_one import RowStep
+from lockstep_worker.model.dense.weights import DenseWeights
+
+INTERPRETED_MULTIPROCESSORS = 8
+"""Where there is no GPU, programs run one after another: few of them are fastest."""
+
+
+class DecodeStep:
+    """Runs decode steps.
+
+    Args:
+        weights: the network; `serves` tells whether it fits.
+        cache: keys and values of its layers.
+        max_rows: the most rows of a step.
+        pdl: whether kernels start before the one before them is over; the bits are the same.
+    """
+
+    def __init__(self, weights: DenseWeights, cache: KVCache, max_rows: int, *, pdl: bool) -> None:
+        device = weights.embedding.device
+        multiprocessors = INTERPRETED_MULTIPROCESSORS
+        if device.type == "cuda":
+            multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        one, many = (chain.AFTER_WAIT, chain.AT_ONCE) if pdl else (chain.OFF, chain.OFF)
+        self._one = RowStep(weights, cache, multiprocessors, one)
+        self._many = BatchStep(weights, cache, max_rows, multiprocessors, many)
+
+    def logits(self, step: StepInput) -> Tensor:
+        """Compute the rows' newest tokens, write their keys and values, and return float32 logits [B, V].
+
+        The logits are in memory of their own.
+        """
+        return self._of(step).logits(step)
+
+    def best(self, step: StepInput) -> tuple[Tensor, Tensor]:
+        """As `logits`, but return only the best of each of the head's tiles, for `kernels.decode.finish.choose`.
+
+        Returns:
+            The highest logits, float32 [B, T], and their ids, int32 [B, T]; scratch, valid until the next step.
+        """
+        return self._of(step).best(step)
+
+    def _of(self, step: StepInput) -> RowStep | BatchStep:
+        return self._one if step.rows == 1 else self._many
+
+
+def serves(weights: DenseWeights) -> bool:
+    """Whether these kernels can run the network: 16 bytes are TMA's unit, 16 query heads the tile's."""
+    layer = weights.layers[0]
+    lengths = (weight.shape[1] * weight.element_size() for weight in (layer.qkv, layer.out, layer.down))
+    return (
+        all(length % 16 == 0 for length in lengths)
+        and weights.query_heads <= GROUP.value * weights.kv_heads
+        and weights.head_dim % 2 == 0
+        and weights.head_dim <= 256
+    )

@@ -1,0 +1,180 @@
+"""A decode step of many rows: multiplications in tiles, and each row's residual and norm in one program.
+
+Seven kernels a layer, eight where few rows split their contexts: tiles, attention (and the join of its splits), tiles,
+residual, tiles, tiles, residual. Where torch's own multiplication is faster it takes the tiles' place. Rows beyond the
+batch up to whole tiles are scratch: they are computed and belong to nobody.
+
+Shape legend: B rows, R rows padded to whole tiles, M the most of R, X queries, keys and values side by side, E hidden
+size, I inner size of the MLP, H query heads, D head size, V vocabulary, T tiles of the head. `parts` and `splits` are
+flat, since their shape is each route's own.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from lockstep_worker.cache.tensors import KVCache
+from lockstep_worker.kernels.decode import rows, tiles
+from lockstep_worker.kernels.decode.attention import Split, attend
+from lockstep_worker.kernels.decode.join import join
+from lockstep_worker.kernels.decode.tiles import Tile
+from lockstep_worker.model.dense.decode_input import StepInput, heads_of
+from lockstep_worker.model.dense.routes import choose, rules
+from lockstep_worker.model.dense.routes.uses import Use, padded
+from lockstep_worker.model.dense.weights import DenseLayer, DenseWeights
+
+
+class BatchStep:
+    """Steps of any number of rows, and the scratch that they need, at fixed addresses.
+
+    Args:
+        weights: the network.
+        cache: its keys and values.
+        max_rows: the most rows of a step.
+        multiprocessors: of the GPU.
+        pdl: see `kernels.chain`.
+    """
+
+    def __init__(self, weights: DenseWeights, cache: KVCache, max_rows: int, multiprocessors: int, pdl: int) -> None:
+        self._weights, self._cache, self._multiprocessors, self._pdl = weights, cache, multiprocessors, pdl
+        self._heads = [heads_of(weights, layer) for layer in weights.layers]
+        most, layer = padded(max_rows), weights.layers[0]
+        size, inner = layer.down.shape
+        heads, dim = weights.query_heads, weights.head_dim
+
+        def scratch(*shape: int, dtype: torch.dtype = weights.embedding.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=weights.embedding.device)
+
+        self._residual_ME = scratch(most, size, dtype=torch.float32)
+        self._normed_ME = scratch(most, size)
+        self._qkv_MX = scratch(most, layer.qkv.shape[0])
+        self._attended_MHD = scratch(most, heads, dim)
+        self._projected_ME = scratch(most, size)
+        self._gate_up_M2I = scratch(most, 2 * inner)
+        self._gated_MI = scratch(most, inner)
+        counts = [64, *range(128, most + 1, 128)]
+        self._parts = scratch(size * max(self._most_parts(count, layer) for count in counts), dtype=torch.float32)
+        self._splits = scratch(heads * dim * max(self._split_rows(count) for count in range(1, max_rows + 1)))
+        self._split_weights = scratch(self._splits.numel() // dim, dtype=torch.float32)
+        most_best = max(count * self._head_tiles(count) for count in counts)
+        self._values, self._ids = scratch(most_best, dtype=torch.float32), scratch(most_best, dtype=torch.int32)
+
+    def _most_parts(self, padded_rows: int, layer: DenseLayer) -> int:
+        routes = [self._route("residual", padded_rows, weight) for weight in (layer.out, layer.down)]
+        return padded_rows * max(tile.split_k if tile else 0 for tile in routes)
+
+    def _split_rows(self, rows: int) -> int:
+        splits = self._attention(rows).splits
+        return rows * splits if splits > 1 else 0
+
+    def _head_tiles(self, padded_rows: int) -> int:
+        return triton.cdiv(self._weights.head.shape[0], self._head(padded_rows).columns)
+
+    def _route(self, use: Use, padded_rows: int, weight: Tensor) -> Tile | None:
+        return choose.tile(use, padded_rows, weight.shape[0], weight.shape[1], self._multiprocessors)
+
+    def _head(self, padded_rows: int) -> Tile:
+        tile = self._route("head", padded_rows, self._weights.head)
+        assert tile is not None, "the head always runs in tiles"
+        return tile
+
+    def _attention(self, rows: int) -> Split:
+        weights = self._weights
+        return rules.split(rows, weights.kv_heads, weights.head_dim, self._multiprocessors)
+
+    def logits(self, step: StepInput) -> Tensor:
+        """The next token's logits, float32 [B, V], in memory of their own."""
+        x_RE = self._run(step)
+        out_BV = torch.empty(step.rows, self._weights.head.shape[0], dtype=torch.float32, device=x_RE.device)
+        tiles.plain(x_RE, self._weights.head, None, out_BV, self._head(x_RE.shape[0]), self._pdl)
+        return out_BV
+
+    def best(self, step: StepInput) -> tuple[Tensor, Tensor]:
+        """Of each of the head's tiles the highest logit, float32 [B, T], and its id, int32 [B, T], in scratch."""
+        x_RE = self._run(step)
+        shape = (step.rows, self._head_tiles(x_RE.shape[0]))
+        values_BT, ids_BT = (flat[: shape[0] * shape[1]].view(shape) for flat in (self._values, self._ids))
+        tiles.best(x_RE, self._weights.head, values_BT, ids_BT, self._head(x_RE.shape[0]), self._pdl)
+        return values_BT, ids_BT
+
+    def _run(self, step: StepInput) -> Tensor:
+        """All layers; returns the last norm's rows [R, E]."""
+        weights, layers = self._weights, self._weights.layers
+        norm = layers[0].input_norm
+        rows.embed(step.tokens, weights.embedding, norm, weights.eps, self._residual_ME, self._normed_ME, self._pdl)
+        for index, layer in enumerate(layers):
+            self._project(layer, step.rows)
+            self._attend(index, layer, step)
+            self._add(self._attended_MHD.flatten(1), layer.out, layer.post_norm, step.rows)
+            self._gate(layer, step.rows)
+            norm = layers[index + 1].input_norm if index + 1 < len(layers) else weights.final_norm
+            self._add(self._gated_MI, layer.down, norm, step.rows)
+        return self._normed_ME[: padded(step.rows)]
+
+    def _project(self, layer: DenseLayer, count: int) -> None:
+        """Queries, keys and values."""
+        height = padded(count)
+        tile = self._route("qkv", height, layer.qkv)
+        if tile is None:
+            multiply(self._normed_ME[:count], layer.qkv, layer.qkv_bias, self._qkv_MX[:count])
+        else:
+            out = self._qkv_MX[:height]
+            tiles.plain(self._normed_ME[:height], layer.qkv, layer.qkv_bias, out, tile, self._pdl)
+
+    def _attend(self, index: int, layer: DenseLayer, step: StepInput) -> None:
+        split, heads = self._attention(step.rows), self._heads[index]
+        shape = (step.rows, split.splits, heads.query_heads)
+        out_BSHD, weights_BSH = self._attended_MHD[: step.rows].unsqueeze(1), self._split_weights
+        if split.splits > 1:
+            weights_BSH = self._split_weights[: step.rows * split.splits * heads.query_heads].view(shape)
+            out_BSHD = self._splits[: weights_BSH.numel() * heads.head_dim].view(*shape, heads.head_dim)
+        attend(
+            self._qkv_MX,
+            layer.query_norm,
+            layer.key_norm,
+            self._weights.cos_sin,
+            self._cache.keys[index],
+            self._cache.values[index],
+            step.block_tables,
+            step.positions,
+            out_BSHD,
+            weights_BSH,
+            heads,
+            split,
+            self._pdl,
+        )
+        if split.splits > 1:
+            join(out_BSHD, weights_BSH, self._attended_MHD, self._pdl)
+
+    def _gate(self, layer: DenseLayer, count: int) -> None:
+        """The MLP up to its inner size."""
+        height = padded(count)
+        tile = self._route("gate_up", height, layer.gate_up)
+        if tile is None:
+            multiply(self._normed_ME[:count], layer.gate_up, None, self._gate_up_M2I[:count])
+            rows.gate(self._gate_up_M2I[:count], self._gated_MI, self._pdl)
+        else:
+            tiles.gated(self._normed_ME[:height], layer.gate_up, self._gated_MI[:height], tile, self._pdl)
+
+    def _add(self, x_MK: Tensor, weight: Tensor, norm: Tensor, count: int) -> None:
+        """A projection back to the hidden size, added to the residual, which is normed for what comes next."""
+        height = padded(count)
+        tile = self._route("residual", height, weight)
+        if tile is None:
+            multiply(x_MK[:count], weight, None, self._projected_ME[:count])
+            parts_SRE = self._projected_ME.unsqueeze(0)
+        else:
+            shape = (tile.split_k, height, weight.shape[0])
+            parts_SRE = self._parts[: shape[0] * shape[1] * shape[2]].view(shape)
+            tiles.partial(x_MK[:height], weight, parts_SRE, tile, self._pdl)
+        rows.add(parts_SRE, count, norm, self._weights.eps, self._residual_ME, self._normed_ME, self._pdl)
+
+
+def multiply(x_BK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, out_BN: Tensor) -> None:
+    """Torch's own multiplication."""
+    if bias_N is None:
+        torch.mm(x_BK, weight_NK.t(), out=out_BN)
+    else:
+        torch.addmm(bias_N, x_BK, weight_NK.t(), out=out_BN)

@@ -1,0 +1,4 @@
+"""How a decode step's multiplications are cut: `measured` where somebody measured, else `rules`; `choose` asks both.
+
+`h200.json` is data: the winners of whole steps on one GPU. A null tile means torch's own multiplication.
+"""
