@@ -1,4 +1,4 @@
-"""The command line: `lockstep-worker serve | sshd | bench`.
+"""The command line: `lockstep-worker serve | sshd | bench | profile`.
 
 Each subcommand registers itself: `bench` has its own command line, and that of `serve` follows from its options.
 Nothing here imports torch, numpy or MPI, so that `--help` and `sshd` start at once.
@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from lockstep_worker import contract
 from lockstep_worker.bench.command import add_bench
+from lockstep_worker.bench.offline.command import add_profile
 from lockstep_worker.config import add_options, given_flags, load_config
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.supervisor.sshd import run_sshd
@@ -70,6 +71,11 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     add_bench(commands.add_parser("bench", help=about, description=about.capitalize() + "."))
 
 
+def _add_profile(commands: argparse._SubParsersAction[_Parser]) -> None:
+    about = "show where a decode step's time goes here, by range and by kernel"
+    add_profile(commands.add_parser("profile", help=about, description=about.capitalize() + "."))
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser with all subcommands."""
     parser = _Parser(
@@ -78,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add_serve, _add_sshd, _add_bench):
+    for add in (_add_serve, _add_sshd, _add_bench, _add_profile):
         add(commands)
     return parser
 

@@ -27,6 +27,8 @@ class Specialisation:
     num_stages: int = 3
     capabilities: Sequence[int] = (HOPPER,)
     options: Mapping[str, Any] = field(default_factory=dict)
+    multiples_of_16: Sequence[str] = ()
+    """Integers that are, as most strides; pointers are anyway, as torch allocates."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,11 @@ def _compile(wanted: Specialisation) -> list[dict[str, Any]]:
     types = {name: wanted.signature.get(name, "constexpr") for name in kernel.arg_names}
     constants = {(kernel.arg_names.index(name),): value for name, value in wanted.constants.items()}
     options = {"num_warps": wanted.num_warps, "num_stages": wanted.num_stages, **wanted.options}
+    aligned = [name for name, kind in types.items() if kind.startswith("*") or name in wanted.multiples_of_16]
+    attributes = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
     results = []
     for capability in wanted.capabilities:
-        source = ASTSource(kernel, signature=types, constexprs=constants)
+        source = ASTSource(kernel, signature=types, constexprs=constants, attrs=attributes)
         compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
         results.append(asdict(Compiled(capability, compiled.asm["ptx"], compiled.metadata.shared)))
     return results

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lockstep_worker.attention.batch import PackedBatch
 from lockstep_worker.attention.interface import NAME, register_attention
+from lockstep_worker.attention.protocol import AttentionShape
 from lockstep_worker.attention.sdpa import SdpaBackend
 from lockstep_worker.cache.tensors import KVCache
 from lockstep_worker.model.dense.forward import DenseForward
@@ -88,7 +89,9 @@ class DenseModel:
             device=self.device,
         )
         self.kv = kv
-        self.attention = SdpaBackend(kv)
+        heads = frozenset({weights.query_heads})
+        shape = AttentionShape(len(weights.layers), heads, weights.kv_heads, weights.head_dim, frozenset())
+        self.attention = SdpaBackend(kv, shape)
         self.fast = DenseForward(weights, kv)
 
     def forward(self, batch: PackedBatch) -> Tensor:

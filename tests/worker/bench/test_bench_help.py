@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import contextlib, io, sys
 from lockstep_worker.__main__ import main
-for words in ([], ["serve"], ["sshd"], ["bench"], *(["bench", part] for part in sys.argv[1].split())):
+for words in ([], ["serve"], ["sshd"], ["profile"], ["bench"], *(["bench", part] for part in sys.argv[1].split())):
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
         main([*words, "--help"])
@@ -16,6 +16,6 @@ print([name for name in ("torch", "numpy", "mpi4py", "zmq", "tokenizers", "trans
 
 
 def test_help_of_every_command_needs_no_library() -> None:
-    command = [sys.executable, "-c", PROGRAM, "update exchange idle stream serve"]
+    command = [sys.executable, "-c", PROGRAM, "update exchange idle loop decode stream serve"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr

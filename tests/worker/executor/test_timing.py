@@ -10,6 +10,7 @@ from lockstep_worker.executor.timing import Laps, StepTimer
 from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.metrics.tables import PATHS, PHASES
 from lockstep_worker.phase import Phase
+from lockstep_worker.runner.marks import Spent
 
 
 class Clock:
@@ -36,30 +37,23 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
     return registry.get_sample_value(f"lockstep_{name}", {"rank": "0", **labels}) or 0.0
 
 
-def forward(timer: StepTimer, clock: Clock, seconds: float) -> None:
-    timer.forward(end_of_forward=False)
-    clock.now += seconds
-    timer.forward(end_of_forward=True)
-
-
-def test_the_bubble_is_the_time_between_two_forwards_and_not_the_forward(
-    clock: Clock, registry: CollectorRegistry
-) -> None:
+def test_the_bubble_is_what_the_device_idled_between_two_runs(registry: CollectorRegistry) -> None:
     timer = StepTimer(RankMetrics(registry, 0))
-    for gap in (0.5, 0.25, 0.125):
-        forward(timer, clock, 7)
-        clock.now += gap
+    for spent in (Spent(7, None), Spent(2, 0.5), None, Spent(1, 0.25)):
+        timer.ran(spent)
     assert value(registry, "iteration_bubble_seconds_count") == 2
     assert value(registry, "iteration_bubble_seconds_sum") == 0.75
+    assert value(registry, "iteration_device_seconds_sum") == 10
 
 
-def test_an_idle_device_is_no_bubble(clock: Clock, registry: CollectorRegistry) -> None:
+def test_an_idle_device_is_no_bubble(registry: CollectorRegistry) -> None:
     timer = StepTimer(RankMetrics(registry, 0))
-    forward(timer, clock, 1)
+    timer.ran(Spent(1, None))
     timer.park()
-    clock.now += 1000
-    forward(timer, clock, 1)
+    timer.ran(Spent(1, 1000))
     assert value(registry, "iteration_bubble_seconds_count") == 0
+    timer.ran(Spent(1, 0.5))
+    assert value(registry, "iteration_bubble_seconds_sum") == 0.5
 
 
 def test_each_path_of_an_update_has_its_own_time_and_one_without_rows_none(

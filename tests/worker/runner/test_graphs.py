@@ -74,7 +74,7 @@ class Count:
 
 
 def decode_all(model: Model, count: Count, prompts: list[list[int]], params: list[SamplingParams]) -> LocalGroup:
-    group = LocalGroup(model, capture=count, max_batch_size=8)
+    group = LocalGroup(model, capture=count, max_batch_size=8, overlap=False)
     group.run([[NewRequest(i + 1, *pair) for i, pair in enumerate(zip(prompts, params, strict=True))]])
     return group
 
@@ -144,7 +144,7 @@ def test_every_number_of_rows_has_a_bucket_that_holds_it_with_little_to_spare(mo
     for rows in range(1, most + 1):
         bucket = buckets[np.searchsorted(buckets, rows)]
         assert bucket >= rows
-        assert bucket - rows <= max(8, rows // 5)
+        assert bucket - rows <= max(7, bucket // 5)
     assert set(buckets[:-1]) <= set(BUCKETS)
 
 

@@ -57,4 +57,4 @@ def test_the_device_decides_all_cases_of_one_batch_alike() -> None:
 def test_the_padding_of_unused_ids_ends_nothing() -> None:
     columns = Columns(1, CPU, vocab_size=50)
     write(columns, 0, SamplingParams(max_tokens=5), 3)
-    assert finish_codes(torch.tensor([0]), columns.length, torch.tensor([0]), columns).tolist() == [0]
+    assert finish_codes(torch.tensor([0]), columns.length[:1], torch.tensor([0]), columns).tolist() == [0]

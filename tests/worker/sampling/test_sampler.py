@@ -180,7 +180,7 @@ def test_end_ids_and_stop_ids_are_banned_until_min_tokens() -> None:
 def test_a_ban_touches_its_own_row_and_ids_only() -> None:
     params = [params_of(end_ids=(0, 3), min_tokens=1), params_of(end_ids=(0, 3)), params_of(min_tokens=5)]
     rows = Rows(params)
-    banned = torch.isinf(ban_end_ids(torch.zeros(3, 6), rows.rows, rows.columns.length, rows.columns))
+    banned = torch.isinf(ban_end_ids(torch.zeros(3, 6), rows.rows, rows.columns.length[:3], rows.columns))
     assert [torch.nonzero(row).flatten().tolist() for row in banned] == [[0, 3], [], []]
 
 
@@ -222,9 +222,9 @@ def test_a_step_writes_token_length_and_code_of_its_rows_only() -> None:
     drawn = sample(logits, rows.rows[:2], rows.columns, Needs())
     assert (drawn.tokens_RW.tolist(), drawn.codes.tolist()) == ([[3], [3]], [0, FinishCode.END_ID])
     assert drawn.counts is None
-    assert rows.columns.last_token.tolist() == [3, 3, 0]
-    assert rows.columns.length.tolist() == [Rows.PROMPT + 1, Rows.PROMPT + 1, Rows.PROMPT]
-    assert rows.columns.finished.tolist() == [0, FinishCode.END_ID, 0]
+    assert rows.columns.last_token[:3].tolist() == [3, 3, 0]
+    assert rows.columns.length[:3].tolist() == [Rows.PROMPT + 1, Rows.PROMPT + 1, Rows.PROMPT]
+    assert rows.columns.finished[:3].tolist() == [0, FinishCode.END_ID, 0]
 
 
 def state_of(columns: Columns) -> dict[str, list[object]]:

@@ -25,12 +25,13 @@ def scan(table: SlotTable) -> tuple[list[bool], Needs]:
     held = [None if sequence is None else sequence.params for sequence in table.sequences]
     running = [params for params in held if params is not None]
     sampled = [params for params in running if params.temperature > 0]
-    truncated = [params for params in sampled if params.top_p < 1 or params.top_k > 0 or params.min_p > 0]
+    truncated = [params for params in sampled if params.top_p < 1 or params.top_k > 0]
     neutral = SamplingParams(max_tokens=1)
     names = ("repetition_penalty", "presence_penalty", "frequency_penalty")
     needs = Needs(
         sampling=bool(sampled),
         truncation=bool(truncated),
+        min_p=any(params.min_p for params in sampled),
         min_tokens=any(params.min_tokens for params in running),
         bias=any(params.logit_bias for params in running),
         penalties=any(getattr(params, name) != getattr(neutral, name) for params in running for name in names),

@@ -55,7 +55,7 @@ def test_both_ends_of_a_range_are_taken_and_what_lies_beyond_is_refused_by_name(
 
 @pytest.mark.parametrize("name", [name for name, one in PARAMETERS.items() if one.column])
 def test_each_declared_column_is_on_the_device_with_its_type_and_width(name: str) -> None:
-    declared, columns = PARAMETERS[name], Columns(3, torch.device("cpu"), vocab_size=10)
+    declared, columns = PARAMETERS[name], Columns(2, torch.device("cpu"), vocab_size=10)
     column = getattr(columns, name)
     assert column.dtype == getattr(torch, declared.column)
     assert column.shape == ((3,) if declared.width == 1 else (3, declared.width))
@@ -66,7 +66,9 @@ def test_each_need_is_a_part_of_the_sampler_and_each_is_asked_for_by_some_parame
     assert Needs(**dict.fromkeys(NEEDS, True)).penalties
 
 
-@pytest.mark.parametrize("name", [name for name, one in PARAMETERS.items() if one.need not in {"", "truncation"}])
+@pytest.mark.parametrize(
+    "name", [name for name, one in PARAMETERS.items() if one.need not in {"", "truncation", "min_p"}]
+)
 def test_any_value_but_the_one_without_effect_asks(name: str) -> None:
     declared = PARAMETERS[name]
     other = ((1, 2.0),) if name == "logit_bias" else declared.high
@@ -78,6 +80,7 @@ def test_any_value_but_the_one_without_effect_asks(name: str) -> None:
 def test_truncation_is_not_asked_for_by_a_greedy_request() -> None:
     assert list_needs(SamplingParams(max_tokens=4, temperature=0.0, top_p=0.5, top_k=3, min_p=0.1)) == []
     assert list_needs(SamplingParams(max_tokens=4, top_k=3)) == ["sampling", "truncation"]
+    assert list_needs(SamplingParams(max_tokens=4, min_p=0.1)) == ["sampling", "min_p"]
 
 
 def test_reasons_are_told_in_their_order() -> None:

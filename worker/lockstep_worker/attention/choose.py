@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+from lockstep_worker.attention.paged import PagedBackend
 from lockstep_worker.attention.protocol import AttentionBackend, AttentionShape
 from lockstep_worker.attention.sdpa import SdpaBackend
 from lockstep_worker.cache.tensors import KVCache
@@ -18,14 +19,14 @@ class BackendKind(Protocol):
     name: str
     """In one word, for the log."""
 
-    def __call__(self, kv: KVCache) -> AttentionBackend:
-        """Make it for a cache."""
+    def __call__(self, kv: KVCache, shape: AttentionShape) -> AttentionBackend:
+        """Make it for a cache and layers that it serves."""
 
     def serves(self, kv: KVCache, shape: AttentionShape) -> bool:
         """Whether it can attend over a cache of this device and dtype, for layers of this shape."""
 
 
-BACKENDS: tuple[BackendKind, ...] = (SdpaBackend,)
+BACKENDS: tuple[BackendKind, ...] = (PagedBackend, SdpaBackend)
 """The fastest first; the last one, the reference, serves every model."""
 
 
@@ -38,4 +39,4 @@ def choose_backend(kv: KVCache, shape: AttentionShape) -> AttentionBackend:
     """
     kind = next(kind for kind in BACKENDS if kind.serves(kv, shape))
     log.info("attention: %s", kind.name)
-    return kind(kv)
+    return kind(kv, shape)

@@ -74,6 +74,12 @@ class AttentionRun(Protocol):
 class AttentionBackend(Protocol):
     """One way to compute attention over one KV cache."""
 
+    name: str
+    """In one word, for the log and the metrics."""
+    is_replayable: bool
+    """Whether a decode may be captured as a CUDA graph: its run plans nothing from a context's length, and costs by
+    the length that it finds on the device."""
+
     def prepare(self, batch: PackedBatch) -> AttentionRun:
         """Plan a run on the host.
 

@@ -37,11 +37,13 @@ class SdpaBackend:
 
     Args:
         kv: the cache, written and read.
+        shape: the model's; what it needs of it stands in the cache.
     """
 
     name = "sdpa"
+    is_replayable = False
 
-    def __init__(self, kv: KVCache) -> None:
+    def __init__(self, kv: KVCache, shape: AttentionShape) -> None:
         self._kv = kv
         self._scratch = (kv.keys[0].new_empty(0), kv.values[0].new_empty(0))
 

@@ -3,7 +3,8 @@
 Each measures one thing and returns one JSON object that names the machine. Read `command` first: which there are, and
 their arguments. `update` times the two ways of a step's update, `exchange` counts and times what a step costs between
 ranks, `idle` what a parked group costs, `streaming` what the frontend streams, and `serving` loads a whole server over
-HTTP. They share `machine`, which describes the machine, `ranks`, which starts ranks, and `counting`, which wraps a
+HTTP; `offline` runs the step loop by itself, for decode steps and the host's part of them, and for `lockstep-worker
+profile`. They share `machine`, which describes the machine, `ranks`, which starts ranks, and `counting`, which wraps a
 communicator.
 """
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from lockstep_worker import contract
+from lockstep_worker.bench.arguments import duration, length, natural, positive, positives
+from lockstep_worker.bench.offline.command import add_decode
 from lockstep_worker.errors import ConfigError, LockstepError
 from lockstep_worker.supervisor.supervise import find_mpirun
 
@@ -29,6 +30,7 @@ def add_bench(bench: argparse.ArgumentParser) -> None:
         ("update", "host time of update_requests, batched and per request", _add_update, _measure_update),
         ("exchange", "collectives, bytes and time of a step's exchange", _add_exchange, _measure_exchange),
         ("idle", "what an idle group costs, and how soon a request wakes it", _add_idle, _measure_idle),
+        ("loop", "host time of a decode step by phase, without a device", _add_loop, _measure_loop),
         ("stream", "tokens a second that the frontend streams, without ranks", _add_stream, _measure_stream),
         ("serve", "latencies and rates of a running server, over HTTP and streamed", _add_serve, _measure_serve),
     ):
@@ -36,6 +38,7 @@ def add_bench(bench: argparse.ArgumentParser) -> None:
         add_arguments(part)
         part.add_argument("--json", action="store_true", help="print the result on one line")
         part.set_defaults(run=_run, measure=measure)
+    add_decode(parts.add_parser("decode", help="time of a decode step with random weights, one line a batch"))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -53,8 +56,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 # --- update -------------------------------------------------------------------------------------------------
 def _add_update(update: argparse.ArgumentParser) -> None:
-    update.add_argument("--batch", type=_positive, default=1024, help="rows of a step (default: %(default)s)")
-    update.add_argument("--repetitions", type=_positive, default=2000, help="timed calls (default: %(default)s)")
+    update.add_argument("--batch", type=positive, default=1024, help="rows of a step (default: %(default)s)")
+    update.add_argument("--repetitions", type=positive, default=2000, help="timed calls (default: %(default)s)")
 
 
 def _measure_update(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -65,8 +68,8 @@ def _measure_update(arguments: argparse.Namespace) -> dict[str, Any]:
 
 # --- exchange -----------------------------------------------------------------------------------------------
 def _add_exchange(exchange: argparse.ArgumentParser) -> None:
-    exchange.add_argument("--ranks", type=_positive, default=2, help="ranks on this host (default: %(default)s)")
-    exchange.add_argument("--steps", type=_positive, default=300, help="timed steps of a kind (default: %(default)s)")
+    exchange.add_argument("--ranks", type=positive, default=2, help="ranks on this host (default: %(default)s)")
+    exchange.add_argument("--steps", type=positive, default=300, help="timed steps of a kind (default: %(default)s)")
 
 
 def _measure_exchange(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -77,9 +80,9 @@ def _measure_exchange(arguments: argparse.Namespace) -> dict[str, Any]:
 
 # --- idle ---------------------------------------------------------------------------------------------------
 def _add_idle(idle: argparse.ArgumentParser) -> None:
-    idle.add_argument("--ranks", type=_positive, default=2, help="ranks on this host (default: %(default)s)")
-    idle.add_argument("--requests", type=_positive, default=200, help="timed wake-ups (default: %(default)s)")
-    idle.add_argument("--seconds", type=_positive, default=12, help="of idling before them (default: %(default)s)")
+    idle.add_argument("--ranks", type=positive, default=2, help="ranks on this host (default: %(default)s)")
+    idle.add_argument("--requests", type=positive, default=200, help="timed wake-ups (default: %(default)s)")
+    idle.add_argument("--seconds", type=positive, default=12, help="of idling before them (default: %(default)s)")
 
 
 def _measure_idle(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -87,6 +90,21 @@ def _measure_idle(arguments: argparse.Namespace) -> dict[str, Any]:
 
     mpirun = find_mpirun(sys.executable)
     return run_idle(arguments.ranks, arguments.requests, arguments.seconds, mpirun, os.environ)
+
+
+# --- loop ---------------------------------------------------------------------------------------------------
+def _add_loop(loop: argparse.ArgumentParser) -> None:
+    loop.add_argument("--batch", type=positives, default=(1, 64, 1024), metavar="N,...", help="(default: 1,64,1024)")
+    loop.add_argument("--steps", type=positive, default=1000, help="timed steps of each (default: %(default)s)")
+    loop.add_argument(
+        "--functions", type=natural, default=0, metavar="N", help="name the N costliest too (default: %(default)s)"
+    )
+
+
+def _measure_loop(arguments: argparse.Namespace) -> dict[str, Any]:
+    from lockstep_worker.bench.offline.loop import measure_loop  # noqa: PLC0415
+
+    return measure_loop(arguments.batch, arguments.steps, arguments.functions)
 
 
 # --- stream -------------------------------------------------------------------------------------------------
@@ -100,11 +118,11 @@ def _add_stream(stream: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="whose tokenizer; in the image its own model, elsewhere required",
     )
-    stream.add_argument("--streams", type=_positive, default=128, help="at once (default: %(default)s)")
-    stream.add_argument("--tokens", type=_positive, default=1000, help="of each stream (default: %(default)s)")
+    stream.add_argument("--streams", type=positive, default=128, help="at once (default: %(default)s)")
+    stream.add_argument("--tokens", type=positive, default=1000, help="of each stream (default: %(default)s)")
     stream.add_argument(
         "--step-ms",
-        type=_duration,
+        type=duration,
         default=0.0,
         metavar="MS",
         help="time of a step, which brings each stream a token; 0 is as fast as the sockets (default: %(default)s)",
@@ -122,20 +140,20 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--url", required=True, help="the server, as http://127.0.0.1:8000")
     serve.add_argument("--model", required=True, metavar="NAME", help="the name that the server knows it by")
     serve.add_argument(
-        "--concurrency", type=_positives, default=(1, 8, 32), metavar="N,...", help="levels (default: 1,8,32)"
+        "--concurrency", type=positives, default=(1, 8, 32), metavar="N,...", help="levels (default: 1,8,32)"
     )
     serve.add_argument(
-        "--requests", type=_positive, metavar="N", help="of each level (default: four a connection, at least 16)"
+        "--requests", type=positive, metavar="N", help="of each level (default: four a connection, at least 16)"
     )
     for name, default in (("input", 128), ("output", 64)):
         serve.add_argument(
             f"--{name}-length",
-            type=_length,
+            type=length,
             default=(default, default),
             metavar="N[:M]",
             help=f"{name} tokens, or from N to M drawn evenly (default: {default})",
         )
-    serve.add_argument("--vocab-size", type=_positive, default=400, help="prompt ids lie below (default: %(default)s)")
+    serve.add_argument("--vocab-size", type=positive, default=400, help="prompt ids lie below (default: %(default)s)")
     serve.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
     serve.add_argument("--seed", type=int, default=0, help="of prompts and lengths (default: %(default)s)")
     serve.add_argument(
@@ -154,32 +172,3 @@ def _measure_serve(arguments: argparse.Namespace) -> dict[str, Any]:
 
     given = vars(arguments)
     return measure_serve(Load(**{field.name: given[field.name] for field in dataclasses.fields(Load)}))
-
-
-# --- what an argument may be --------------------------------------------------------------------------------
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _positives(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part) for part in text.split(","))
-
-
-def _length(text: str) -> tuple[int, int]:
-    least, _, most = text.partition(":")
-    span = _positive(least), _positive(most or least)
-    if span[0] > span[1]:
-        raise argparse.ArgumentTypeError(f"{text!r}: the least is above the most")
-    return span
-
-
-def _duration(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return value

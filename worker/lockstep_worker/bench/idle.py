@@ -97,7 +97,7 @@ class _Stamps(Runner):
             draws=plan.draws,
             drawn=Drawn(tokens, None, codes),
             logprobs=None,
-            event=None,
+            mark=None,
             eager_reason="no_graphs",
         )
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from lockstep_worker import ranges
 from lockstep_worker.errors import RankDiverged
 from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.parallel.comm import Comm, Pending, Row
@@ -134,7 +135,8 @@ class Exchange:
             return self._items
         data = bytearray(self._payload) if self._comm.rank == 0 else bytearray(announced)
         start = time.perf_counter()
-        self._comm.broadcast(data)
+        with ranges.span("broadcast"):
+            self._comm.broadcast(data)
         self._metrics.collective_wait_seconds[("payload",)].observe(time.perf_counter() - start)
         self._count("payload", "executed", len(self._payload))
         return self._items if self._comm.rank == 0 else _decoder.decode(data)

@@ -12,6 +12,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Protocol
 
+from lockstep_worker import ranges
 from lockstep_worker.executor.exchange import Exchange, Exchanged, RankState
 from lockstep_worker.executor.idle import BEAT_S, Bell, wait_awake
 from lockstep_worker.executor.publish import Publisher
@@ -122,6 +123,8 @@ class Loop:
 
     def _enter(self, phase: Phase) -> None:
         self.standing = Standing(self._step, phase)
+        if ranges.tool is not None:
+            ranges.move(ranges.NAMES[phase])
 
     def _route(self, exchanged: Exchanged) -> None:
         """Queue the new requests that are this data replica's, and end those that were cancelled."""
@@ -152,9 +155,7 @@ class Loop:
         if not self._parts.runner.takes_part(plan):
             return None
         self._enter(Phase.FORWARD)
-        self._timer.forward(end_of_forward=False)
         run = self._parts.runner.run(plan)
-        self._timer.forward(end_of_forward=True)
         self._reporter.count_run(run)
         self._timer.leave(Phase.FORWARD)
         return run
@@ -171,6 +172,7 @@ class Loop:
     def _collect(self, run: Run) -> Sampled:
         self._enter(Phase.COLLECT)
         sampled = live_rows(self._table, self._parts.runner.collect(run))
+        self._timer.ran(self._parts.runner.spent(run))
         self._digest = zlib.crc32(sampled.tokens.tobytes(), self._digest)
         if not sampled.is_single:  # ranks with other drafts draw the same and keep another number of it
             self._digest = zlib.crc32(sampled.counts.tobytes(), self._digest)
@@ -203,6 +205,7 @@ class Loop:
         Returns:
             Whether this rank brings news to it.
         """
+        ranges.move("fetch")
         source, scheduler = self._parts.source, self._scheduler
         self._step += 1
         state = RankState(

@@ -1,7 +1,7 @@
-"""Where a step's time goes: its phases, the paths of the update, and the bubble between two forwards.
+"""Where a step's time goes: its phases, the paths of the update, and the bubble between two runs.
 
-On a CPU a forward is done when its start returns, so the bubble is the host's time from the end of one forward to the
-start of the next while there is work. It is forgotten whenever the group parks: an idle device is no bubble.
+The bubble is read off the device, when a run is collected; see `runner/marks`. It is not observed for the first run
+after the group parked: an idle device is no bubble.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.metrics.instruments import Histogram
 from lockstep_worker.phase import Phase
+from lockstep_worker.runner.marks import Spent
 
 _clock = time.perf_counter
 
@@ -58,23 +59,24 @@ class StepTimer(Laps):
     def __init__(self, metrics: RankMetrics) -> None:
         super().__init__(metrics.iteration_host_seconds)
         self._metrics = metrics
-        self._forward_end: float | None = None
+        self._is_first = True
 
     def leave(self, phase: Phase) -> None:
         """A phase ends here."""
         self.mark(_LABELS[phase])
 
-    def forward(self, end_of_forward: bool) -> None:
-        """A forward starts or ends here; observes the bubble in between."""
-        now = _clock()
-        if end_of_forward:
-            self._forward_end = now
-        elif self._forward_end is not None:
-            self._metrics.iteration_bubble_seconds.observe(now - self._forward_end)
+    def ran(self, spent: Spent | None) -> None:
+        """A run was collected; observe its time on the device, and the bubble before it."""
+        if spent is None:
+            return
+        self._metrics.iteration_device_seconds.observe(spent.run_s)
+        if spent.idle_s is not None and not self._is_first:
+            self._metrics.iteration_bubble_seconds.observe(spent.idle_s)
+        self._is_first = False
 
     def park(self) -> None:
         """The group is idle from here on."""
-        self._forward_end = None
+        self._is_first = True
 
     def finish(self) -> None:
         """A step with work ends: observe its phases and its whole."""

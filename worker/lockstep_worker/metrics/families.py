@@ -44,6 +44,7 @@ class RankMetrics:
         # The annotations say which kind the table makes.
         self.iteration_seconds: Histogram = one("iteration_seconds")
         self.iteration_bubble_seconds: Histogram = one("iteration_bubble_seconds")
+        self.iteration_device_seconds: Histogram = one("iteration_device_seconds")
         self.iteration_batch_size: Histogram = one("iteration_batch_size")
         self.rank_skew_seconds: Histogram = one("rank_skew_seconds")
         self.requests_running: Gauge = one("requests_running")

@@ -23,8 +23,12 @@ RANK_METRICS: Mapping[str, Definition] = {
     "iteration_seconds": Definition("histogram", "Wall time of one step that had work, from its start to its end."),
     "iteration_bubble_seconds": Definition(
         "histogram",
-        "Time the device sat idle between two steps while there was work: from the end of one forward to the start of "
-        "the next. One observation per step with work. On a CPU the host's gap between two forwards.",
+        "Time the device sat idle between two steps while there was work: from the end of one run to the begin of the "
+        "next, by the device's own clock; read when a run is collected. One observation per step with work. On a CPU "
+        "the host's gap between two runs.",
+    ),
+    "iteration_device_seconds": Definition(
+        "histogram", "Time of one run on its device, forward and sampling, from its begin to its end."
     ),
     "iteration_host_seconds": Definition("histogram", "Host time of a step with work, by phase.", ("phase",)),
     "iterations_total": Definition("counter", "Steps, by what they ran; empty steps ran no forward.", ("kind",)),

@@ -63,10 +63,22 @@ def load_model(
         network = _load_whole(path, device, DTYPES.get(dtype, "auto"))
     else:
         network = _load_part(files, config, device, DTYPES.get(dtype), topology.tensor)
+    ends = read_end_ids(path, config)
+    return make_model(network, end_ids=ends, device=device, tensor_parallel=topology.tensor.size, fast_path=fast_path)
+
+
+def make_model(
+    network: Any, *, end_ids: tuple[int, ...], device: torch.device, tensor_parallel: int, fast_path: bool
+) -> Model:
+    """Make a `Model` of a transformers network whose weights are on the device; see `load_model`.
+
+    Raises:
+        UnsupportedModel: the model cannot be served right.
+    """
     network.eval().requires_grad_(False)
-    shape = probe_attention(network, config.get_text_config(decoder=True).num_hidden_layers, device)
-    dense = _take_dense(network, topology.tensor.size) if fast_path and device.type == "cuda" else None
-    return Model(network, shape=shape, end_ids=read_end_ids(path, config), device=device, dense=dense)
+    shape = probe_attention(network, network.config.get_text_config(decoder=True).num_hidden_layers, device)
+    dense = _take_dense(network, tensor_parallel) if fast_path and device.type == "cuda" else None
+    return Model(network, shape=shape, end_ids=end_ids, device=device, dense=dense)
 
 
 def _take_dense(network: Any, tensor_parallel: int) -> DenseWeights | None:

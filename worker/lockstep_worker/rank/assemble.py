@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from lockstep_worker.cache.pool import BlockPool
 from lockstep_worker.config import Config
-from lockstep_worker.executor.intake import Intake, Limits
-from lockstep_worker.executor.loop import Loop, Parts
+from lockstep_worker.executor.intake import Limits
+from lockstep_worker.executor.loop import Loop, Parts, Source
 from lockstep_worker.executor.publish import Publisher
 from lockstep_worker.executor.routing import Router
 from lockstep_worker.health.hang import HangDetector
@@ -51,7 +51,7 @@ class Seams:
     comm: Comm
     detector: HangDetector
     metrics: RankMetrics
-    intake: Intake | None
+    intake: Source | None
     """On rank 0."""
     publisher: Publisher | None
     """On the first rank of each data replica."""

@@ -192,14 +192,17 @@ class DecodeGraphs:
             assert self._logits is not None
             self._logits[: kind.bucket].copy_(logits)
         drawn = sample(logits, rows, self._columns, kind.needs)
-        self._out[: kind.bucket, 0].copy_(drawn.tokens_RW[:, 0])
-        self._out[: kind.bucket, 1].copy_(drawn.codes)
+        if drawn.pairs is None:
+            self._out[: kind.bucket, 0].copy_(drawn.tokens_RW[:, 0])
+            self._out[: kind.bucket, 1].copy_(drawn.codes)
+        else:
+            self._out[: kind.bucket].copy_(drawn.pairs)
 
     def _gather(self, rows: Tensor) -> PackedBatch:
         """Lay out the newest token of each row, from the device's own columns."""
         count, columns, size = rows.shape[0], self._columns, self._model.block_size
         newest = self._newest.first(count)
-        run = gather if columns.device.type == "cuda" else gather_reference
+        run = gather if columns.in_kernels else gather_reference
         run(rows, columns.last_token, columns.length, self._blocks.rows, size, newest)
         return PackedBatch(
             host=HostBatch(

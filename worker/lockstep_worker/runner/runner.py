@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lockstep_worker import ranges
 from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.topology import ALONE, Topology
 from lockstep_worker.runner.blocks import DeviceBlocks
 from lockstep_worker.runner.graphs import Capture, DecodeGraphs, choose_buckets
+from lockstep_worker.runner.marks import Marks, Spent
 from lockstep_worker.runner.pack import Packed, Packer
 from lockstep_worker.sampling.columns import Columns, upload
 from lockstep_worker.sampling.logprobs import TopLogprobs, top_logprobs
@@ -41,7 +43,7 @@ class AskedLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run in flight, of R rows that draw. Its tensors may be read after `event` only."""
+    """A run in flight, of R rows that draw. Its tensors may be read after its end only."""
 
     rows: Int32
     incarnations: Int64
@@ -50,7 +52,8 @@ class Run:
     """On its way to the host."""
     logprobs: AskedLogprobs | None
     """None when no row asks."""
-    event: torch.cuda.Event | None
+    mark: int | None
+    """Where it begins and ends; None for one that no device runs."""
     eager_reason: str
     """Why it is no replay of a captured program, as `eager_steps_total` counts it; empty when it is."""
     padded_rows: int = 0
@@ -75,6 +78,7 @@ class Runner:
         self._model = model
         self._table = table
         self._runs_together = topology.runs_together
+        self._marks = Marks(model.device)
         self._blocks = DeviceBlocks(table, model.spare_block, model.device)
         self._packer = Packer(
             table,
@@ -118,45 +122,51 @@ class Runner:
 
     def _run_eager(self, plan: Plan, reason: str) -> Run:
         packed = self._packer.pack(plan)
+        mark = self._marks.begin()
         logits_nV = self._model.forward(packed.batch)
-        drawn = self._sample(logits_nV, packed, plan.max_draws)
+        with ranges.span("sample"):
+            drawn = self._sample(logits_nV, packed, plan.max_draws)
         asking = self._asking(packed.rows)
         logprobs = None
         if asking.size:
             of_logits = (np.cumsum(packed.draws) - packed.draws)[asking]
             tokens = drawn.tokens_RW[upload(asking, self.columns.device), 0]
             logprobs = self._logprobs(logits_nV, of_logits, tokens, packed.rows[asking])
-        return Run(
+        run = Run(
             rows=packed.rows,
             incarnations=self._table.incarnation[packed.rows],
             draws=packed.draws,
             drawn=drawn.to_host(),
             logprobs=logprobs,
-            event=self._mark_end(),
+            mark=mark,
             eager_reason=reason,
         )
+        self._marks.end(mark)
+        return run
 
     def _replay(self, plan: Plan, graphs: DecodeGraphs) -> Run:
         asking = self._asking(plan.rows)
+        mark = self._marks.begin()
         replayed, logprobs = graphs.replay(plan.rows, self._table.needs, keep_logits=asking.size > 0), None
         if replayed.logits is not None:
             tokens = self.columns.last_token[upload(plan.rows[asking].astype(np.int64), self.columns.device)]
             logprobs = self._logprobs(replayed.logits, asking, tokens, plan.rows[asking])
+        self._marks.end(mark)
         return Run(
             rows=plan.rows,
             incarnations=self._table.incarnation[plan.rows],
             draws=plan.draws,
             drawn=replayed.drawn,
             logprobs=logprobs,
-            event=self._mark_end(),
+            mark=mark,
             eager_reason="",
             padded_rows=replayed.padded_rows,
         )
 
     def collect(self, run: Run) -> Sampled:
         """Wait for a run and return what it drew."""
-        if run.event is not None:
-            run.event.synchronize()  # also for a run that draws nothing: the host packs at most one run ahead
+        if run.mark is not None:
+            self._marks.wait(run.mark)  # also for a run that draws nothing: the host packs at most one run ahead
         if not run.rows.size:
             return NOTHING_SAMPLED
         drawn, asked, logprobs = run.drawn, run.logprobs, None
@@ -172,6 +182,10 @@ class Runner:
             codes=drawn.codes.numpy().astype(np.uint8),
             logprobs=logprobs,
         )
+
+    def spent(self, run: Run) -> Spent | None:
+        """Say what a collected run took of the device."""
+        return None if run.mark is None else self._marks.read(run.mark)
 
     def _sample(self, logits_nV: Tensor, packed: Packed, max_draws: int) -> Drawn:
         rows, needs = packed.rows_on_device, self._table.needs
@@ -199,10 +213,3 @@ class Runner:
         width = min(int(counts.max()), logits_nV.shape[1])
         asked = logits_nV[upload(of_logits, self.columns.device)]
         return AskedLogprobs(rows, counts, top_logprobs(asked, tokens, width).to_host())
-
-    def _mark_end(self) -> torch.cuda.Event | None:
-        if self.columns.device.type != "cuda":
-            return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        return event

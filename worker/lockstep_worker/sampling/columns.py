@@ -1,5 +1,8 @@
 """The device half of the slot table: what sampling and finishing need of every request, one row a slot.
 
+Behind the slots there is a spare one. It is nobody's and has finished for ever, so a batch that must have a fixed size
+is filled up with it: what is drawn for it changes nothing.
+
 Rows of newcomers go to the device together, before the next run, in two copies however many they are; they are read by
 index, and nothing here is per step. The columns of one number type are views of one table, laid out by name:
 
@@ -57,14 +60,12 @@ _INTEGERS, _IDS, _FLOATS = (
 
 
 class Columns:
-    """Per-slot device columns, views of one table of integers and one of floats. S slots, V vocabulary.
-
-    Behind the slots' rows stands that of the spare slot, which is never alive: padded rows of a captured run name it.
+    """Per-slot device columns, views of one table of integers and one of floats. S slots, the spare one last.
 
     Args:
-        num_slots: S.
+        num_slots: S - 1, the slot table's.
         device: where the sampler runs.
-        vocab_size: V.
+        vocab_size: how many ids a token has.
     """
 
     last_token: Tensor
@@ -90,26 +91,35 @@ class Columns:
 
     def __init__(self, num_slots: int, device: torch.device, vocab_size: int) -> None:
         self.device = device
+        self.in_kernels = device.type == "cuda"
+        """Whether the sampler draws and closes a step in `sampling/device`; else in `sampling/sampler` itself."""
         self.spare_slot = num_slots
-        self._integers = self._lay_out((*_STATE, *_INTEGERS, *_IDS), num_slots + 1, torch.int64)
-        self._floats = self._lay_out(_FLOATS, num_slots + 1, torch.float32)
-        self.finished = torch.zeros(num_slots + 1, dtype=torch.uint8, device=device)
+        num_rows = num_slots + 1
+        self._integers = self._lay_out((*_STATE, *_INTEGERS, *_IDS), num_rows, torch.int64)
+        self._floats = self._lay_out(_FLOATS, num_rows, torch.float32)
+        self.finished = torch.zeros(num_rows, dtype=torch.uint8, device=device)
         """The finish code once the device has set it: the row's later tokens mean nothing."""
-        self.bias_ids = torch.full((num_slots + 1, MAX_LOGIT_BIAS), NO_TOKEN, device=device)
-        self.bias = torch.zeros((num_slots + 1, MAX_LOGIT_BIAS), dtype=torch.float32, device=device)
+        self.bias_ids = torch.full((num_rows, MAX_LOGIT_BIAS), NO_TOKEN, device=device)
+        self.bias = torch.zeros((num_rows, MAX_LOGIT_BIAS), dtype=torch.float32, device=device)
         """What is added to the logits of `bias_ids`; 0 where there is none."""
-        self.counts = TokenCounts(num_slots + 1, vocab_size, device)
-        self.length[num_slots] = 1
-        self.finished[num_slots] = int(FinishCode.LENGTH)
+        self.counts = TokenCounts(num_slots, vocab_size, device)
         self._biased: set[int] = set()
+        self._end_spare_slot()
 
-    def _lay_out(self, names: Iterable[str], num_slots: int, dtype: torch.dtype) -> Tensor:
+    def _lay_out(self, names: Iterable[str], num_rows: int, dtype: torch.dtype) -> Tensor:
         """Make the table of one number type, and name its parts."""
         widths = {name: PARAMETERS[name].width if name in PARAMETERS else 1 for name in names}
-        table = torch.zeros((num_slots, sum(widths.values())), dtype=dtype, device=self.device)
+        table = torch.zeros((num_rows, sum(widths.values())), dtype=dtype, device=self.device)
         for name, part in zip(widths, torch.split(table, [*widths.values()], dim=1), strict=True):
             setattr(self, name, part if widths[name] > 1 else part[:, 0])
         return table
+
+    def _end_spare_slot(self) -> None:
+        self.length[self.spare_slot] = 1
+        self.limit[self.spare_slot] = torch.iinfo(torch.int64).max
+        self.end_ids[self.spare_slot] = NO_TOKEN
+        self.stop_token_ids[self.spare_slot] = NO_TOKEN
+        self.finished[self.spare_slot] = int(FinishCode.END_ID)
 
     def admit(self, newcomers: Mapping[int, Sequence]) -> None:
         """Write the rows of newcomers, behind all that the device was told before.

@@ -20,7 +20,7 @@ _ONE = 2
 
 
 class TokenCounts:
-    """Per-slot counts of tokens. S slots, V vocabulary.
+    """Per-slot counts of tokens. S slots and a spare one behind them, which never asks; V vocabulary.
 
     Args:
         num_slots: S.
@@ -29,7 +29,7 @@ class TokenCounts:
     """
 
     def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
-        self._row_of = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self._row_of = torch.zeros(num_slots + 1, dtype=torch.int64, device=device)
         self._table = torch.zeros((1, vocab_size), dtype=torch.int32, device=device)
         self._held: dict[int, int] = {}
         """The table's rows by slot; a slot keeps its own until its next owner does not ask."""
@@ -61,7 +61,7 @@ class TokenCounts:
         """Count the tokens just drawn.
 
         Args:
-            rows: int64 [n], slots, each once.
+            rows: int64 [n], slots, each once but those that do not ask.
             tokens: int64 [n].
             alive: bool [n], False where the token means nothing.
         """

@@ -70,6 +70,35 @@ def truncate(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
 
     Equal logits keep their order by id, so that the kept set does not depend on the batch.
     """
+    ordered, order, probability, drop = _rank(logits_nV, rows, columns)
+    drop |= probability < columns.min_p[rows].unsqueeze(1) * probability[:, :1]
+    drop[:, 0] = False
+    return _to_columns(ordered.masked_fill(drop, BANNED), order)
+
+
+def keep_top(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
+    """Keep each row's top-k entries, then the smallest set that reaches top-p: the first half of `truncate`."""
+    ordered, order, _, drop = _rank(logits_nV, rows, columns)
+    drop[:, 0] = False
+    return _to_columns(ordered.masked_fill(drop, BANNED), order)
+
+
+def keep_min_p(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
+    """Keep the entries within min-p of the best: the second half of `truncate`, without an order.
+
+    Neither top-k nor top-p drops the best, and the ratio of two probabilities is the same whatever else is dropped, so
+    the probabilities themselves are not needed. It differs from `truncate` by rounding, at the edge of the kept set.
+
+    Args:
+        logits_nV: float32 [n, V], scaled: each row's best is zero.
+        rows: int64 [n], their slots.
+        columns: the device columns.
+    """
+    return logits_nV.masked_fill(logits_nV < columns.min_p[rows].log().unsqueeze(1), BANNED)
+
+
+def _rank(logits_nV: Tensor, rows: Tensor, columns: Columns) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Order each row and apply top-k: the logits, their ids and probabilities, and which of them top-p drops."""
     ordered, order = logits_nV.sort(dim=1, descending=True, stable=True)
     position = torch.arange(ordered.shape[1], device=ordered.device)
     top_k = columns.top_k[rows].unsqueeze(1)
@@ -77,8 +106,9 @@ def truncate(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
     probability = ordered.softmax(dim=1)
     before = probability.cumsum(dim=1) - probability
     top_p = columns.top_p[rows].unsqueeze(1)
-    drop = (before >= top_p) & (top_p < 1)  # the sum may round up to one before the last entry
-    drop |= probability < columns.min_p[rows].unsqueeze(1) * probability[:, :1]
-    drop[:, 0] = False
-    kept = ordered.masked_fill(drop, BANNED)
-    return torch.empty_like(logits_nV).scatter_(1, order, kept)
+    return ordered, order, probability, (before >= top_p) & (top_p < 1)  # the sum may reach one before the last entry
+
+
+def _to_columns(ordered_nV: Tensor, order_nV: Tensor) -> Tensor:
+    """Put each entry back where its id is."""
+    return torch.empty_like(ordered_nV).scatter_(1, order_nV, ordered_nV)

@@ -38,6 +38,8 @@ class Drawn:
     """int64 [R], how many of them each row brings; None where W is 1 and so is each count"""
     codes: Tensor
     """uint8 [R]: `FinishCode` with a row's last token"""
+    pairs: Tensor | None = None
+    """int32 [R, 2]: token and code once more, where one kernel wrote them: a captured run's one copy to the host"""
 
     def to_host(self) -> Drawn:
         """Start the way to the host; the result may be read once the device has come so far."""
@@ -50,13 +52,15 @@ def sample(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> D
 
     Args:
         logits_nV: float32 [n, V] on the columns' device.
-        rows: int64 [n], the slots that sample in this step, each once.
+        rows: int64 [n], the slots that sample in this step, each once; the spare slot as often as it takes.
         columns: the device columns; `last_token`, `length`, `finished` and `counts` are written.
         needs: what some row asks for.
 
     Returns:
         A row that had finished before keeps its state; what is returned for it means nothing, and the host drops it.
     """
+    if columns.in_kernels:
+        return _sample_in_kernels(logits_nV, rows, columns, needs)
     length = columns.length[rows]
     tokens = draw(logits_nV, rows, length, columns, needs)
     before = columns.finished[rows]
@@ -82,7 +86,7 @@ def sample_drafted(logits_nV: Tensor, rows: Tensor, draws: Draws, columns: Colum
         needs: what some row asks for; rows that ask for penalties have no drafts.
     """
     length = columns.length[draws.rows] + draws.offsets
-    tokens = draw(logits_nV, draws.rows, length, columns, needs)
+    tokens = _draw_drafted(logits_nV, draws, length, columns, needs)
     codes = finish_codes(tokens, length + 1, draws.rows, columns)
     tokens_RW = torch.zeros_like(draws.drafts_RW)
     tokens_RW.view(-1)[draws.entries] = tokens
@@ -99,6 +103,21 @@ def sample_drafted(logits_nV: Tensor, rows: Tensor, draws: Draws, columns: Colum
     if needs.penalties:
         columns.counts.add(rows, newest, alive)
     return Drawn(tokens_RW, counts, columns.finished[rows])
+
+
+def _sample_in_kernels(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> Drawn:
+    from lockstep_worker.sampling import device  # noqa: PLC0415 (it brings triton, which torch for a CPU may lack)
+
+    closed = device.sample(logits_nV, rows, columns, needs)
+    return Drawn(closed.tokens.unsqueeze(1), None, closed.codes, closed.pairs)
+
+
+def _draw_drafted(logits_nV: Tensor, draws: Draws, lengths: Tensor, columns: Columns, needs: Needs) -> Tensor:
+    if not columns.in_kernels:
+        return draw(logits_nV, draws.rows, lengths, columns, needs)
+    from lockstep_worker.sampling import device  # noqa: PLC0415 (see above)
+
+    return device.draw(logits_nV, draws.rows, draws.offsets, columns, needs)
 
 
 def draw(logits_nV: Tensor, rows: Tensor, lengths: Tensor, columns: Columns, needs: Needs) -> Tensor:
@@ -124,7 +143,7 @@ def draw(logits_nV: Tensor, rows: Tensor, lengths: Tensor, columns: Columns, nee
     if not needs.sampling:
         return greedy
     shaped = scale(logits_nV, rows, columns)
-    if needs.truncation:
+    if needs.truncation or needs.min_p:
         shaped = truncate(shaped, rows, columns)
     noise = exponential_noise(columns.seed[rows], lengths, shaped.shape[1])
     drawn = (shaped - noise.log()).argmax(dim=1)

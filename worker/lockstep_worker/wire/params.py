@@ -33,6 +33,8 @@ class Needs:
 
     sampling: bool = False
     truncation: bool = False
+    """Top-k or top-p, which need the logits in order."""
+    min_p: bool = False
     min_tokens: bool = False
     bias: bool = False
     penalties: bool = False
@@ -74,7 +76,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     top_p: Annotated[float, Parameter(0, 1, "float32", need="truncation")] = 1.0
     top_k: Annotated[int, Parameter(0, INT32, "int64", need="truncation")] = 0
     """0 is off."""
-    min_p: Annotated[float, Parameter(0, 1, "float32", need="truncation")] = 0.0
+    min_p: Annotated[float, Parameter(0, 1, "float32", need="min_p")] = 0.0
     seed: Annotated[int, Parameter(0, (1 << 63) - 1, "int64")] = 0
     end_ids: Annotated[tuple[int, ...], Parameter(0, INT32, "int64", MAX_STOP_TOKEN_IDS)] = ()
     """The model's end ids; empty under `ignore_eos`. The id itself is not part of the text."""
@@ -111,6 +113,7 @@ PARAMETERS: Mapping[str, Parameter] = _read_declarations()
 NEEDS = tuple(field.name for field in fields(Needs))
 REASONS = tuple(one.reason for one in reversed([*PARAMETERS.values()]) if one.reason)
 """Why a request takes the per-request update, the last declared first; where several hold, the first one counts."""
+_OF_A_DRAW = ("truncation", "min_p")
 _INDEX = {name: index for index, name in enumerate(PARAMETERS)}
 _ASKING = [(need, [(_INDEX[name], one.off) for name, one in PARAMETERS.items() if one.need == need]) for need in NEEDS]
 _DIVERTING = [(_INDEX[name], one.off, one.reason) for name, one in reversed([*PARAMETERS.items()]) if one.reason]
@@ -120,9 +123,7 @@ def list_needs(params: SamplingParams) -> list[str]:
     """List which parts of the sampler a request asks for; a greedy one draws nothing that could be truncated."""
     values = msgspec.structs.astuple(params)
     needs = [need for need, asking in _ASKING if any(values[index] != off for index, off in asking)]
-    if "truncation" in needs and "sampling" not in needs:
-        needs.remove("truncation")
-    return needs
+    return needs if "sampling" in needs else [need for need in needs if need not in _OF_A_DRAW]
 
 
 def find_reason(params: SamplingParams) -> str:

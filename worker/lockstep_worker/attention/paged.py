@@ -1,0 +1,141 @@
+"""Attention for GPUs: the project's own kernels over the paged cache.
+
+A batch where each sequence brings one token is one part. Otherwise those that bring one are a part of their own beside
+those that bring more, so that decodes beside a long prompt keep the tiles that suit them.
+
+Nothing is planned from a context's length where every sequence brings one token, and what runs share lies at fixed
+addresses: such a run may be captured in a graph and replayed at other lengths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+
+from lockstep_worker.attention.batch import HostBatch, PackedBatch
+from lockstep_worker.attention.protocol import AttentionOptions, AttentionShape
+from lockstep_worker.attention.work import AssignmentBuffer, assign_chunks, assign_singles
+from lockstep_worker.cache.tensors import KVCache
+from lockstep_worker.kernels.paged import paged_attention
+from lockstep_worker.kernels.paged_arguments import PagedSequences, Partials, Scoring
+from lockstep_worker.kernels.paged_tiling import (
+    MOST_ROWS,
+    Heads,
+    Tiling,
+    chunk_queries,
+    chunk_tiling,
+    decode_tiling,
+)
+from lockstep_worker.kernels.paged_write import paged_write
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Sequences that are attended by the same programs."""
+
+    sequences: PagedSequences
+    tiling: Tiling
+
+
+class PagedBackend:
+    """`AttentionBackend` by `kernels.paged`.
+
+    Args:
+        kv: the cache, written and read.
+        shape: the model's.
+    """
+
+    name = "paged"
+    is_replayable = True
+
+    def __init__(self, kv: KVCache, shape: AttentionShape) -> None:
+        keys = kv.keys[0]
+        [query_heads] = shape.query_heads
+        self._kv = kv
+        self._heads = Heads(
+            kv_heads=shape.kv_heads,
+            group=query_heads // shape.kv_heads,
+            head_bytes=triton.next_power_of_2(shape.head_dim) * keys.dtype.itemsize,
+            processors=_count_processors(keys.device),
+        )
+        self._partials = Partials.allocate(self._heads.most_partial_rows, shape.head_dim, keys.device)
+        self._singles = AssignmentBuffer(keys.device)
+        self._chunks = AssignmentBuffer(keys.device)
+
+    @staticmethod
+    def serves(kv: KVCache, shape: AttentionShape) -> bool:
+        """See `choose.BackendKind`: a GPU, a head size that its tensor cores take, and layers of one shape."""
+        keys = kv.keys[0]
+        return (
+            keys.device.type == "cuda"
+            and keys.dtype in {torch.float16, torch.bfloat16, torch.float32}
+            and 16 <= shape.head_dim <= 256
+            and len(shape.query_heads) == 1
+            and max(shape.query_heads) <= MOST_ROWS * shape.kv_heads
+        )
+
+    def prepare(self, batch: PackedBatch) -> PagedRun:
+        """See `AttentionBackend.prepare`."""
+        return PagedRun(self._kv, batch.kv_cells, self._split(batch), self._partials)
+
+    def _split(self, batch: PackedBatch) -> list[_Part]:
+        host, heads = batch.host, self._heads
+        if host.max_query == 1:
+            return [_Part(_sequences(batch, None), decode_tiling(len(host.context_lens), heads))]
+        tokens = _count_chunked(host)
+        chunks = assign_chunks(host, chunk_queries(tokens, heads))
+        parts = [_Part(_sequences(batch, self._chunks.upload(chunks)), chunk_tiling(len(chunks), tokens, heads))]
+        singles = assign_singles(host)
+        if singles.size:
+            parts.append(_Part(_sequences(batch, self._singles.upload(singles)), decode_tiling(len(singles), heads)))
+        return parts
+
+
+class PagedRun:
+    """`AttentionRun` of `PagedBackend`.
+
+    Args:
+        kv: the cache.
+        cells_T: where the run's keys and values go.
+        parts: together all T tokens.
+        partials: room for split contexts; parts follow one another on the device, so one is enough.
+    """
+
+    def __init__(self, kv: KVCache, cells_T: Tensor, parts: list[_Part], partials: Partials) -> None:
+        self._kv = kv
+        self._cells_T = cells_T
+        self._parts = parts
+        self._partials = partials
+
+    def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, options: AttentionOptions) -> Tensor:
+        """See `AttentionRun.attend`."""
+        paged_write(self._cells_T, k_TKD, v_TKD, self._kv.keys[layer], self._kv.values[layer])
+        return self.read(layer, q_THD, options)
+
+    def read(self, layer: int, q_THD: Tensor, options: AttentionOptions) -> Tensor:
+        """See `AttentionRun.read`."""
+        out_THD = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
+        scoring = Scoring(options.scaling, options.sliding_window, options.softcap, options.sinks)
+        keys, values = self._kv.keys[layer], self._kv.values[layer]
+        for part in self._parts:
+            paged_attention(q_THD, keys, values, out_THD, part.sequences, scoring, part.tiling, self._partials)
+        return out_THD
+
+
+def _sequences(batch: PackedBatch, assignments: Tensor | None) -> PagedSequences:
+    return PagedSequences(batch.block_tables, batch.context_lens, batch.query_start, assignments)
+
+
+def _count_chunked(host: HostBatch) -> int:
+    """Count the tokens of the sequences that bring several."""
+    counts = np.diff(host.query_start)
+    return int(counts[counts > 1].sum())
+
+
+def _count_processors(device: torch.device) -> int:
+    """Count the GPU's; Triton's interpreter, which tests run on, is one."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

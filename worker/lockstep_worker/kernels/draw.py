@@ -1,0 +1,225 @@
+"""Draw one token a row in two kernels: the best of each tile of columns, then the best of a row's tiles.
+
+The draw is the Gumbel-max trick over counter-based noise (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+2011): with E an Exponential(1) number of its own for each entry, the arg-max of `l / T - log E` is distributed as
+softmax(l / T). All entries of a row may be multiplied by T, so it is the arg-max of `l - T * log E` too. This form
+divides by nothing, needs no maximum first, and is the plain arg-max at T = 0.
+
+Sums of a large logit and a small T * log E would round to ties, which the lowest id would always win. So a score is an
+unevaluated sum of two float32, `high + low`, whose rounding error Knuth's two-sum finds exactly. Scores compare as the
+exact numbers do, so neither the tile size nor the batch changes a draw.
+
+Shapes: n rows, V vocabulary, B tiles. Tables have a row a slot and may be strided views.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
+MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
+MIX_2 = tl.constexpr(0x94D049BB133111EB)
+TWO_TO_MINUS_32 = tl.constexpr(2.0**-32)
+SERIES_BELOW = tl.constexpr(0.125)
+BANNED = tl.constexpr(float("-inf"))
+INFINITE = tl.constexpr(float("inf"))
+NO_ID = tl.constexpr((1 << 31) - 1)
+HOTTEST = tl.constexpr(2.0**96)
+"""Greater temperatures count as this one: beside it no logit below 1e20 matters, and products with it are finite."""
+
+FEW_ROWS = 16
+NARROW, WIDE = 1024, 4096
+"""Columns of a tile: few rows need many tiles to fill a device, many rows few tiles to spare its scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The best entry of each tile."""
+
+    highs_nB: Tensor
+    """float32, as `lows_nB`: the two parts of its score"""
+    lows_nB: Tensor
+    ids_nB: Tensor
+    """int32, the lowest of equal ones"""
+
+
+@triton.jit
+def _mix(x):
+    """splitmix64's finaliser, of uint64."""
+    x = (x ^ (x >> 30)) * MIX_1
+    x = (x ^ (x >> 27)) * MIX_2
+    return x ^ (x >> 31)
+
+
+@triton.jit
+def exponential(bits):
+    """Turn uint32 into Exponential(1) numbers, all > 0: float32 -log(1 - u) of u = (bits + 0.5) / 2**32.
+
+    Small ones decide an arg-max. The integer is converted before the half is added, so a small u keeps float32's
+    relative precision, and the logarithm is its series in u there. Elsewhere 1 - u comes from the integer's complement,
+    so that a u near 1 is as fine. Against float64 the relative error is below 1e-6 everywhere; it is largest behind the
+    seam at u = 1/8, where the rounding of 1 - u is worth 4e-7.
+    """
+    u = (bits.to(tl.float32) + 0.5) * TWO_TO_MINUS_32
+    series = 1.0 / 8
+    for term in tl.static_range(7, 0, -1):
+        series = series * u + 1.0 / term
+    rest = ((0xFFFFFFFF - bits).to(tl.float32) + 0.5) * TWO_TO_MINUS_32
+    return tl.where(u < SERIES_BELOW, u * series, -tl.log(rest))
+
+
+@triton.jit
+def noise(seed, index, columns):
+    """Independent Exponential(1) numbers, those of `sampling.sampler.exponential_noise`: float32 like `columns`.
+
+    Args:
+        seed: int64.
+        index: int64, the draw's.
+        columns: int32.
+    """
+    key = _mix(seed.to(tl.uint64) + GOLDEN * index.to(tl.uint64))
+    bits = _mix(key + GOLDEN * (columns + 1).to(tl.uint64)) >> 32
+    return exponential(bits.to(tl.uint32))
+
+
+@triton.jit
+def score(logit, temperature, seed, index, columns):
+    """Add an entry's shift to its logit: the rounded sum and what the rounding lost, float32 like `logit`."""
+    shift = -temperature * tl.log(noise(seed, index, columns))
+    total = logit + shift
+    shift_in_total = total - logit
+    lost = (logit - (total - shift_in_total)) + (shift - shift_in_total)
+    return total, tl.where(tl.abs(lost) < INFINITE, lost, 0.0)  # of an infinite sum nothing is left
+
+
+@triton.jit(do_not_specialize_on_alignment=["rows", "offsets"])  # views of a batch's buffers, which lie anywhere
+def _draw_tiles_kernel(
+    logits,
+    logits_stride,
+    rows,
+    offsets,
+    seeds,
+    lengths,
+    integers_stride,
+    temperatures,
+    floats_stride,
+    highs,
+    lows,
+    ids,
+    width,
+    TILE: tl.constexpr,
+):
+    row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    slot = tl.load(rows + row)
+    columns = tile * TILE + tl.arange(0, TILE)
+    high = tl.load(logits + row * logits_stride + columns, mask=columns < width, other=BANNED).to(tl.float32)
+    high = tl.where(high > BANNED, high, BANNED)  # what is no number, too, is banned
+    low = tl.zeros([TILE], tl.float32)
+    temperature = tl.minimum(tl.load(temperatures + slot * floats_stride), HOTTEST)
+    if temperature > 0:
+        index = tl.load(lengths + slot * integers_stride)
+        if offsets is not None:
+            index += tl.load(offsets + row)
+        high, low = score(high, temperature, tl.load(seeds + slot * integers_stride), index, columns)
+    best = tl.max(high, 0)
+    best_low = tl.max(tl.where(high == best, low, BANNED), 0)
+    at = row * tl.num_programs(1) + tile
+    tl.store(highs + at, best)
+    tl.store(lows + at, best_low)
+    tl.store(ids + at, tl.min(tl.where((high == best) & (low == best_low), columns, NO_ID), 0))
+
+
+@triton.jit
+def best_of_tiles(highs, lows, ids, row, tiles, WIDTH: tl.constexpr):
+    """Find a row's token among its tiles' candidates: int32. `WIDTH` is a power of two, at least `tiles`."""
+    tile = tl.arange(0, WIDTH)
+    at, is_tile = row * tiles + tile, tile < tiles
+    high = tl.load(highs + at, mask=is_tile, other=BANNED)
+    low = tl.load(lows + at, mask=is_tile, other=BANNED)
+    is_best = high == tl.max(high, 0)
+    is_best &= low == tl.max(tl.where(is_best, low, BANNED), 0)
+    return tl.min(tl.where(is_best, tl.load(ids + at, mask=is_tile, other=NO_ID), NO_ID), 0)
+
+
+@triton.jit
+def _pick_kernel(highs, lows, ids, tokens, tiles, WIDTH: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    tl.store(tokens + row, best_of_tiles(highs, lows, ids, row, tiles, WIDTH).to(tl.int64))
+
+
+def draw_tiles(
+    logits_nV: Tensor,
+    rows: Tensor,
+    offsets: Tensor | None,
+    seeds: Tensor,
+    lengths: Tensor,
+    temperatures: Tensor,
+    tile: int | None = None,
+) -> Candidates:
+    """Find the best score of each tile of columns, in one pass over the logits.
+
+    An entry of minus infinity is never drawn, and no more is one that is no number, unless the row has no other: then
+    the lowest id is. Of several infinite entries the lowest id wins.
+
+    Args:
+        logits_nV: of any float type, with any row stride.
+        rows: int64 [n], slots; several may name the same.
+        offsets: int64 [n], what is added to the slot's length to get the draw's index; None is zero everywhere.
+        seeds: int64 [S].
+        lengths: int64 [S], strided as `seeds`.
+        temperatures: float32 [S]; 0 takes the arg-max, the lowest id on ties.
+        tile: columns of a tile, a power of two; the draw does not depend on it.
+    """
+    assert logits_nV.stride(1) == 1 and seeds.stride(0) == lengths.stride(0)
+    num_rows, width = logits_nV.shape
+    tile = tile or (NARROW if num_rows <= FEW_ROWS else WIDE)
+    tiles = triton.cdiv(width, tile)
+    scores = torch.empty((2, num_rows, tiles), dtype=torch.float32, device=logits_nV.device)
+    found = Candidates(scores[0], scores[1], torch.empty_like(scores[0], dtype=torch.int32))
+    _draw_tiles_kernel[(num_rows, tiles)](
+        logits_nV,
+        logits_nV.stride(0),
+        rows,
+        offsets,
+        seeds,
+        lengths,
+        seeds.stride(0),
+        temperatures,
+        temperatures.stride(0),
+        found.highs_nB,
+        found.lows_nB,
+        found.ids_nB,
+        width,
+        TILE=tile,
+        num_warps=4 if tile <= NARROW else 8,
+        enable_fp_fusion=False,  # a fused product would round once, and the two-sum would not be exact
+    )
+    return found
+
+
+def pick(candidates: Candidates) -> Tensor:
+    """Pick each row's token: int64 [n]."""
+    num_rows, tiles = candidates.ids_nB.shape
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=candidates.ids_nB.device)
+    _pick_kernel[(num_rows,)](
+        candidates.highs_nB,
+        candidates.lows_nB,
+        candidates.ids_nB,
+        tokens,
+        tiles,
+        WIDTH=triton.next_power_of_2(tiles),
+        num_warps=1,
+    )
+    return tokens
+
+
+def draw_reference(logits_nV: Tensor, temperature_n: Tensor, noise_nV: Tensor) -> Tensor:
+    """Draw with the same noise in float64, without tiles: int64 [n]."""
+    temperature = temperature_n.clamp(max=HOTTEST.value).double().unsqueeze(1)
+    scores = logits_nV.double().nan_to_num(nan=BANNED.value, posinf=torch.inf, neginf=BANNED.value)
+    return (scores - temperature * noise_nV.double().log()).argmax(dim=1)
