@@ -21,6 +21,8 @@ from lockstep_worker.model.dense.weights import DenseWeights
 
 HOPPER = (9, 0)
 """A compute capability."""
+_CUT_FOR_BYTES = 2
+"""The decode step's tiles of larger numbers do not fit into shared memory."""
 
 
 class Model:
@@ -115,8 +117,8 @@ class Model:
         """Make ready what decodes of up to so many rows need beside the cache; the address of none of it changes."""
         assert self._kv is not None, "create_cache comes before"
         is_gpu = self.device.type == "cuda"
-        if is_gpu and torch.cuda.get_device_capability(self.device) < HOPPER:
-            return  # tensor memory access and the chain of kernels came with it
+        if is_gpu and (torch.cuda.get_device_capability(self.device) < HOPPER or self.dtype.itemsize > _CUT_FOR_BYTES):
+            return  # tensor memory access and the chain of kernels came with Hopper
         if self._weights is not None and serves(self._weights):
             self._decode = DecodeStep(self._weights, self._kv, max_rows, pdl=is_gpu)
 
