@@ -80,6 +80,13 @@ class _Kind:
     """Rows of the table of token counts, which grows: a graph holds the table that it was captured with."""
 
 
+class _Output:
+    """What a program wrote last. A replay writes the tensor of the capture, which comes last of those that it makes."""
+
+    tensor: Tensor
+    """int32 [bucket, 2]: a row's token and finish code"""
+
+
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """What a replay brings, of R rows; V vocabulary."""
@@ -120,7 +127,7 @@ class DecodeGraphs:
         self._blocks = blocks
         self._max_model_len = max_model_len
         self._capture = capture
-        self._programs: dict[_Kind, Program] = {}
+        self._programs: dict[_Kind, tuple[Program, _Output]] = {}
         most = buckets[-1]
         self._bucket_of = np.searchsorted(buckets, np.arange(most + 1))
         self._inputs = Buffers({"rows": (most, np.int64)}, columns.device)
@@ -131,8 +138,7 @@ class DecodeGraphs:
         self._starts = torch.arange(most + 1, device=columns.device)
         self._starts_int32 = self._starts.int()
         self._newest = Gathered.allocate(most, blocks.rows.shape[1], columns.device)
-        self._out = torch.zeros((most, 2), dtype=torch.int32, device=columns.device)
-        self._hosts = [_pinned(self._out) for _ in range(2)]  # as many as `buffers` has, and why
+        self._hosts = [_allocate_on_host(most, columns.device) for _ in range(2)]  # as `buffers` has, and why
         self._turn = 0
         self._logits: Tensor | None = None
 
@@ -155,16 +161,16 @@ class DecodeGraphs:
             keep_logits: hand back the logits.
         """
         bucket = self.buckets[self._bucket_of[rows.size]]
-        program = self.prepare(bucket, needs, keeps_logits=keep_logits)
+        program, out = self.prepare(bucket, needs, keeps_logits=keep_logits)
         self._tell_rows(bucket, rows)
         program()
         self._turn ^= 1
         host = self._hosts[self._turn][: rows.size]
-        host.copy_(self._out[: rows.size], non_blocking=True)
+        host.copy_(out.tensor[: rows.size], non_blocking=True)
         logits = self._logits[: rows.size] if self._logits is not None and keep_logits else None
         return Replayed(Drawn(host[:, :1], None, host[:, 1]), logits, bucket - rows.size)
 
-    def prepare(self, bucket: int, needs: Needs, *, keeps_logits: bool = False) -> Program:
+    def prepare(self, bucket: int, needs: Needs, *, keeps_logits: bool = False) -> tuple[Program, _Output]:
         """Find the program for a bucket and what its draws need; capture it when it is the first of its kind."""
         kind = _Kind(bucket, needs, keeps_logits, self._columns.counts.num_rows if needs.penalties else 0)
         if kind not in self._programs:
@@ -172,7 +178,12 @@ class DecodeGraphs:
                 shape = (self.buckets[-1], self._model.vocab_size)
                 self._logits = torch.zeros(shape, dtype=torch.float32, device=self._columns.device)
             self._tell_rows(bucket, np.empty(0, dtype=np.int32))  # a capture runs the program: on nobody's rows
-            self._programs[kind] = self._capture(lambda: self._decode(kind))
+            out = _Output()
+
+            def program() -> None:
+                out.tensor = self._decode(kind)
+
+            self._programs[kind] = self._capture(program), out
         return self._programs[kind]
 
     def _tell_rows(self, bucket: int, rows: Int32) -> None:
@@ -185,8 +196,8 @@ class DecodeGraphs:
         self._inputs.turn()
         self._inputs.fill("rows", self._padded[:bucket])
 
-    def _decode(self, kind: _Kind) -> None:
-        """The program: all that a decode of one bucket does, in tensors at fixed addresses."""
+    def _decode(self, kind: _Kind) -> Tensor:
+        """The program: all that a decode of one bucket does, in tensors at fixed addresses; see `_Output`."""
         rows = self._rows[: kind.bucket]
         batch = self._gather(rows)
         if self._model.finds_best and kind.needs == Needs() and not kind.keeps_logits:
@@ -197,11 +208,7 @@ class DecodeGraphs:
                 assert self._logits is not None
                 self._logits[: kind.bucket].copy_(logits)
             drawn = sample(logits, rows, self._columns, kind.needs)
-        if drawn.pairs is None:
-            self._out[: kind.bucket, 0].copy_(drawn.tokens_RW[:, 0])
-            self._out[: kind.bucket, 1].copy_(drawn.codes)
-        else:
-            self._out[: kind.bucket].copy_(drawn.pairs)
+        return torch.stack((drawn.tokens_RW[:, 0], drawn.codes), dim=1).int() if drawn.pairs is None else drawn.pairs
 
     def _gather(self, rows: Tensor) -> PackedBatch:
         """Lay out the newest token of each row, from the device's own columns."""
@@ -226,6 +233,7 @@ class DecodeGraphs:
         )
 
 
-def _pinned(like: Tensor) -> Tensor:
-    host = torch.zeros(like.shape, dtype=like.dtype)
-    return host.pin_memory() if like.device.type == "cuda" else host
+def _allocate_on_host(rows: int, device: torch.device) -> Tensor:
+    """Allocate what a program's output is copied to; pinned where the copy is one between devices."""
+    host = torch.zeros((rows, 2), dtype=torch.int32)
+    return host.pin_memory() if device.type == "cuda" else host
