@@ -56,7 +56,7 @@ def wait(PDL: tl.constexpr):
 
 
 def chained(pdl: int) -> dict[str, Any]:
-    """Keywords that run a kernel as a link of a chain; `pdl` is one of `OFF`, `AT_ONCE`, `AFTER_WAIT`."""
+    """Keywords that run a kernel in a chain behind another; `pdl` is one of `OFF`, `AT_ONCE`, `AFTER_WAIT`."""
     return {"PDL": pdl, "launch_pdl": True} if pdl else {"PDL": OFF}
 
 

@@ -43,7 +43,8 @@ class Candidates:
 
     highs_nB: Tensor
     """float32, as `lows_nB`: the two parts of its score"""
-    lows_nB: Tensor
+    lows_nB: Tensor | None
+    """None where all are zero, as those of plain logits are"""
     ids_nB: Tensor
     """int32, the lowest of equal ones"""
 
@@ -140,9 +141,10 @@ def best_of_tiles(highs, lows, ids, row, tiles, WIDTH: tl.constexpr):
     tile = tl.arange(0, WIDTH)
     at, is_tile = row * tiles + tile, tile < tiles
     high = tl.load(highs + at, mask=is_tile, other=BANNED)
-    low = tl.load(lows + at, mask=is_tile, other=BANNED)
     is_best = high == tl.max(high, 0)
-    is_best &= low == tl.max(tl.where(is_best, low, BANNED), 0)
+    if lows is not None:
+        low = tl.load(lows + at, mask=is_tile, other=BANNED)
+        is_best &= low == tl.max(tl.where(is_best, low, BANNED), 0)
     return tl.min(tl.where(is_best, tl.load(ids + at, mask=is_tile, other=NO_ID), NO_ID), 0)
 
 

@@ -14,8 +14,15 @@ from lockstep_worker.attention.batch import PackedBatch
 from lockstep_worker.attention.choose import choose_backend
 from lockstep_worker.attention.protocol import AttentionBackend, AttentionShape
 from lockstep_worker.cache.tensors import KVCache
+from lockstep_worker.model.dense.decode import DecodeStep, serves
+from lockstep_worker.model.dense.decode_input import StepInput
 from lockstep_worker.model.dense.forward import DenseForward
 from lockstep_worker.model.dense.weights import DenseWeights
+
+HOPPER = (9, 0)
+"""A compute capability."""
+_CUT_FOR_BYTES = 2
+"""The decode step's tiles of larger numbers do not fit into shared memory."""
 
 
 class Model:
@@ -52,6 +59,7 @@ class Model:
         self._shape = shape
         self._weights = dense
         self._dense: DenseForward | None = None
+        self._decode: DecodeStep | None = None
         self._kv: KVCache | None = None
         self._attention: AttentionBackend | None = None
 
@@ -90,7 +98,9 @@ class Model:
 
     def create_cache(self, num_blocks: int, block_size: int) -> None:
         """Allocate the KV cache; an earlier one is given back."""
-        self._kv = self._attention = self._dense = None  # the earlier cache goes before the new one comes
+        self._kv = self._attention = self._dense = self._decode = (
+            None  # the earlier cache goes before the new one comes
+        )
         self._kv = KVCache(
             num_layers=self.num_layers,
             num_blocks=num_blocks,
@@ -102,6 +112,38 @@ class Model:
         )
         self._attention = choose_backend(self._kv, self._shape)
         self._dense = None if self._weights is None else DenseForward(self._weights, self._kv)
+
+    def prepare_decodes(self, max_rows: int) -> None:
+        """Make ready what decodes of up to so many rows need beside the cache; the address of none of it changes."""
+        assert self._kv is not None, "create_cache comes before"
+        is_gpu = self.device.type == "cuda"
+        if is_gpu and (torch.cuda.get_device_capability(self.device) < HOPPER or self.dtype.itemsize > _CUT_FOR_BYTES):
+            return  # tensor memory access and the chain of kernels came with Hopper
+        if self._weights is not None and serves(self._weights):
+            self._decode = DecodeStep(self._weights, self._kv, max_rows, pdl=is_gpu)
+
+    @property
+    def finds_best(self) -> bool:
+        """Whether `decode_best` may be called: the forward of a decode can end with the best logits alone."""
+        return self._decode is not None
+
+    @torch.inference_mode()
+    def decode(self, batch: PackedBatch) -> Tensor:
+        """Compute a forward where each sequence brings its newest token and all logits are wanted; else as `forward`.
+
+        The numbers are those of `forward` but for rounding: other kernels may compute them.
+        """
+        return self.forward(batch) if self._decode is None else self._decode.logits(_step(batch))
+
+    @torch.inference_mode()
+    def decode_best(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """As `decode`, but find only the best logit of each of B tiles of the vocabulary.
+
+        Returns:
+            The logits, float32 [n, B], and their ids, int32 [n, B]; the next decode writes them again.
+        """
+        assert self._decode is not None, "finds_best says whether it can"
+        return self._decode.best(_step(batch))
 
     @torch.inference_mode()
     def forward(self, batch: PackedBatch) -> Tensor:
@@ -125,3 +167,7 @@ class Model:
         )
         logits: Tensor = output.logits[0]
         return logits.float()
+
+
+def _step(batch: PackedBatch) -> StepInput:
+    return StepInput(batch.input_ids, batch.positions, batch.block_tables)

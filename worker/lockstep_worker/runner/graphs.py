@@ -30,7 +30,7 @@ from lockstep_worker.model.forward import Model
 from lockstep_worker.runner.blocks import DeviceBlocks
 from lockstep_worker.runner.buffers import Buffers
 from lockstep_worker.sampling.columns import Columns
-from lockstep_worker.sampling.sampler import Drawn, sample
+from lockstep_worker.sampling.sampler import Drawn, sample, take_best
 from lockstep_worker.schedule.plan import Plan
 from lockstep_worker.schedule.sequence import Int32
 from lockstep_worker.wire.params import Needs
@@ -115,6 +115,7 @@ class DecodeGraphs:
     ) -> None:
         self.buckets = buckets
         self._model = model
+        model.prepare_decodes(buckets[-1])
         self._columns = columns
         self._blocks = blocks
         self._max_model_len = max_model_len
@@ -187,11 +188,15 @@ class DecodeGraphs:
     def _decode(self, kind: _Kind) -> None:
         """The program: all that a decode of one bucket does, in tensors at fixed addresses."""
         rows = self._rows[: kind.bucket]
-        logits = self._model.forward(self._gather(rows))
-        if kind.keeps_logits:
-            assert self._logits is not None
-            self._logits[: kind.bucket].copy_(logits)
-        drawn = sample(logits, rows, self._columns, kind.needs)
+        batch = self._gather(rows)
+        if self._model.finds_best and kind.needs == Needs() and not kind.keeps_logits:
+            drawn = take_best(*self._model.decode_best(batch), rows, self._columns)
+        else:
+            logits = self._model.decode(batch)
+            if kind.keeps_logits:
+                assert self._logits is not None
+                self._logits[: kind.bucket].copy_(logits)
+            drawn = sample(logits, rows, self._columns, kind.needs)
         if drawn.pairs is None:
             self._out[: kind.bucket, 0].copy_(drawn.tokens_RW[:, 0])
             self._out[: kind.bucket, 1].copy_(drawn.codes)

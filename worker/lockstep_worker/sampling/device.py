@@ -31,7 +31,28 @@ def sample(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> C
         needs: what some row asks for.
     """
     candidates = _draw_tiles(logits_nV, rows, None, columns, needs)
-    tables = StepTables(
+    if not needs.penalties:
+        return close_step(candidates, rows, _tables(columns), _CODES)
+    alive = columns.finished[rows] == 0
+    closed = close_step(candidates, rows, _tables(columns), _CODES)
+    columns.counts.add(rows, closed.tokens, alive)
+    return closed
+
+
+def take_best(values_nB: Tensor, ids_nB: Tensor, rows: Tensor, columns: Columns) -> Closed:
+    """Append and finish where a head found the best logit of each of its tiles, and nobody asks for more.
+
+    Args:
+        values_nB: float32, of each tile the highest logit.
+        ids_nB: int32, its id, the lowest of equal ones.
+        rows: as in `sample`.
+        columns: as in `sample`.
+    """
+    return close_step(Candidates(values_nB, None, ids_nB), rows, _tables(columns), _CODES)
+
+
+def _tables(columns: Columns) -> StepTables:
+    return StepTables(
         finished=columns.finished,
         last_token=columns.last_token,
         length=columns.length,
@@ -39,12 +60,6 @@ def sample(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> C
         end_ids=columns.end_ids,
         stop_token_ids=columns.stop_token_ids,
     )
-    if not needs.penalties:
-        return close_step(candidates, rows, tables, _CODES)
-    alive = columns.finished[rows] == 0
-    closed = close_step(candidates, rows, tables, _CODES)
-    columns.counts.add(rows, closed.tokens, alive)
-    return closed
 
 
 def draw(logits_nV: Tensor, rows: Tensor, offsets: Tensor, columns: Columns, needs: Needs) -> Tensor:

@@ -105,6 +105,14 @@ def sample_drafted(logits_nV: Tensor, rows: Tensor, draws: Draws, columns: Colum
     return Drawn(tokens_RW, counts, columns.finished[rows])
 
 
+def take_best(values_nB: Tensor, ids_nB: Tensor, rows: Tensor, columns: Columns) -> Drawn:
+    """Close a step whose model chose among the logits itself; see `device.take_best`."""
+    from lockstep_worker.sampling import device  # noqa: PLC0415 (see below)
+
+    closed = device.take_best(values_nB, ids_nB, rows, columns)
+    return Drawn(closed.tokens.unsqueeze(1), None, closed.codes, closed.pairs)
+
+
 def _sample_in_kernels(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> Drawn:
     from lockstep_worker.sampling import device  # noqa: PLC0415 (it brings triton, which torch for a CPU may lack)
 

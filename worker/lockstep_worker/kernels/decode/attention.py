@@ -65,25 +65,21 @@ def _load(
     TOKENS: tl.constexpr,
     D_PADDED: tl.constexpr,
 ):
-    """Keys [D, TOKENS] and values [TOKENS, D] of older tokens."""
+    """Keys and values [TOKENS, D] of older tokens."""
     token = start + tl.arange(0, TOKENS)
     d = tl.arange(0, D_PADDED)
     block = tl.load(table + token // C, mask=token < end, other=0).to(tl.int64)
-    at = ((block * C + token % C) * K + head) * D
-    inside = token < end
-    if D == D_PADDED:
-        k = tl.load(keys + at[None, :] + d[:, None], mask=inside[None, :], other=0.0)
-        v = tl.load(values + at[:, None] + d[None, :], mask=inside[:, None], other=0.0)
-    else:
-        k = tl.load(keys + at[None, :] + d[:, None], mask=inside[None, :] & (d < D)[:, None], other=0.0)
-        v = tl.load(values + at[:, None] + d[None, :], mask=inside[:, None] & (d < D)[None, :], other=0.0)
-    return k, v
+    at = (((block * C + token % C) * K + head) * D)[:, None] + d[None, :]
+    inside = (token < end)[:, None]
+    if D != D_PADDED:
+        inside &= (d < D)[None, :]
+    return tl.load(keys + at, mask=inside, other=0.0), tl.load(values + at, mask=inside, other=0.0)
 
 
 @triton.jit
 def _fold(q, k, v, inside, most, total, acc, scale):
     """Some tokens into the running softmax, which is kept to base 2."""
-    score = tl.where(inside[None, :], tl.dot(q, k, input_precision="ieee") * scale, -float("inf"))
+    score = tl.where(inside[None, :], tl.dot(q, k.T, input_precision="ieee") * scale, -float("inf"))
     higher = tl.maximum(most, tl.max(score, 1))
     p = tl.exp2(score - higher[:, None])
     old = tl.exp2(most - higher)
