@@ -113,8 +113,9 @@ def test_nothing_is_copied_in_when_nothing_changed(model: Model, monkeypatch: py
         return array
 
     monkeypatch.setattr(graphs._inputs, "fill", lambda name, array: fill(name, note(array)))
-    upload = "lockstep_worker.runner.blocks.upload"
-    monkeypatch.setattr(upload, lambda array, device: torch.from_numpy(note(array)))
+    grants = runner._blocks._inputs
+    fill_grants = grants.fill
+    monkeypatch.setattr(grants, "fill", lambda name, array: fill_grants(name, note(array)))
     for _ in range(4):
         _decode(scheduler, runner)
     assert told == [[4], [0]]  # the capture's own row, nobody's, and then the only row, once
