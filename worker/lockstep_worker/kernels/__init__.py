@@ -1,7 +1,7 @@
 """The kernels: Triton only, each beside its torch reference, with a test that holds the two equal.
 
-A kernel knows tensors and nothing of models or requests; `attention`, `model`, `sampling` and `runner` choose it. A file
-has what the GPU runs, the function that runs it, and the reference. Read them in a step's order:
+A kernel knows tensors and nothing of models or requests; `attention`, `model`, `sampling` and `runner` choose it.
+A file has what the GPU runs, the function that runs it, and the reference. Read them in a step's order:
 
 - `gather`: rows of slots become the tokens, positions and blocks of a decode.
 - `norm`, `rope`, `activation`: what stands between the large multiplications of any batch.
