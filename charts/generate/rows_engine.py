@@ -75,6 +75,7 @@ def bubble() -> list[Any]:
                 "Idle time of the device between two steps while there was work. One rank high: its host is slow or "
                 "shared. All ranks high: the loop itself is, see the phases.",
                 "s",
+                8,
             ),
             Query(quantile(0.5, name, "group", "rank"), f"{RANK} p50"),
             Query(quantile(0.99, name, "group", "rank"), f"{RANK} p99"),
@@ -85,9 +86,21 @@ def bubble() -> list[Any]:
                 "Bubble divided by the steps' wall time. It falls with larger batches; if it does not, look for a "
                 "host phase that grows with the batch.",
                 "percentunit",
+                8,
             ),
             Query(share_of_step(name, "group", "rank"), RANK),
             top=0.2,
+        ),
+        graph(
+            About(
+                "Run on the device, per rank",
+                "Time of one run on its device, forward and sampling. Bubble and run together are the step. One rank "
+                "high: its device is slower than its peers', look at its clocks and temperature.",
+                "s",
+                8,
+            ),
+            Query(quantile(0.5, "iteration_device_seconds", "group", "rank"), f"{RANK} p50"),
+            Query(quantile(0.99, "iteration_device_seconds", "group", "rank"), f"{RANK} p99"),
         ),
         distribution(
             About(
@@ -124,19 +137,31 @@ def step() -> list[Any]:
                 "Steps by kind",
                 "Steps of rank 0 per second. Many prefill steps beside slow decode: lower the token budget of a step.",
                 "ops",
-                8,
+                6,
             ),
             Query(total(rate("iterations_total", 'rank="0"'), "kind"), "{{kind}}"),
             stacked=True,
         ),
         graph(
             About(
-                "Sequences in a forward", "Mean batch. Small batches with requests waiting: see KV blocks.", "none", 8
+                "Runs: replayed and eager, by reason",
+                "Per second, all ranks. On a GPU decodes are replays. `no_graphs`: graphs are off, or the attention "
+                "has none; see the log. Many `prefill`: prompts arrive in most steps.",
+                "ops",
+                6,
+            ),
+            Query(total(rate("graph_replays_total")), "replayed"),
+            Query(total(rate("eager_steps_total"), "reason"), "eager: {{reason}}"),
+            stacked=True,
+        ),
+        graph(
+            About(
+                "Sequences in a forward", "Mean batch. Small batches with requests waiting: see KV blocks.", "none", 6
             ),
             Query(mean("iteration_batch_size", "group"), "{{group}}"),
         ),
         graph(
-            About("Tokens computed", "Prefill and decode together, per rank and second.", "short", 8),
+            About("Tokens computed", "Prefill and decode together, per rank and second.", "short", 6),
             Query(total(rate("step_tokens_total"), "group", "rank"), RANK),
         ),
     ]

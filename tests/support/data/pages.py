@@ -45,6 +45,8 @@ def rank_page(rank: int) -> Page:
 def _observe_step(metrics: RankMetrics, seconds: float) -> None:
     metrics.iteration_seconds.observe(seconds)
     metrics.iteration_bubble_seconds.observe(seconds / 10)
+    metrics.iteration_device_seconds.observe(seconds / 2)
+    metrics.graph_replays_total.inc()
     metrics.iteration_batch_size.observe(4)
     metrics.rank_skew_seconds.observe(seconds / 20)
     metrics.requests_running.set(4)
@@ -65,6 +67,7 @@ def _touch_children(metrics: RankMetrics, seconds: float) -> None:
         metrics.collectives_total,
         metrics.collective_bytes_total,
         metrics.sampler_requests_total,
+        metrics.eager_steps_total,
     )
     for histogram in (child for children in histograms for child in children.values()):
         histogram.observe(seconds / 8)

@@ -1,6 +1,8 @@
 """The device room: a plan of host integers becomes one forward with sampling behind it, and comes back as tokens.
 
 Read `runner` (run, collect), then `pack` (rows of the slot table behind one another), `buffers` (memory that outlives a
-run) and `capacity` (what fits where). Features stay out of the runner: what a request asks for is the sampler's
-business, what a layer asks for the attention backend's. Room for what comes: `graphs` (capture, pad, replay), `warmup`.
+run) and `blocks` (which blocks a slot has, kept on the device): that is an eager run. `graphs` has decodes as programs
+that are captured once and replayed, `warmup` what a rank does before its first request, `marks` how long the device
+worked and waited, `capacity` what fits where. Features stay out of the runner: what a request asks for is the sampler's
+business, what a layer asks for the attention backend's.
 """
