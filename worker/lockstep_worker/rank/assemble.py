@@ -73,7 +73,7 @@ def load(config: Config, comm: Comm, topology: Topology, metrics: RankMetrics) -
     log.info("the model is loaded after %.1f s", time.monotonic() - start)
     max_model_len = choose_max_model_len(config.max_model_len, model.max_model_len)
     start = time.monotonic()
-    run_bytes = measure_run(model, config) if device.type == "cuda" else 0
+    run_bytes = measure_run(model, config, max_model_len) if device.type == "cuda" else 0
     metrics.startup_seconds[("measure",)].set(time.monotonic() - start)
     mine = choose_num_blocks(config, model.kv_bytes_per_block(config.block_size), max_model_len, device, run_bytes)
     num_blocks = min(row[0] for row in comm.gather_once([mine]))  # also: every rank has loaded its part

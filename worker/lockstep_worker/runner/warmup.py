@@ -31,45 +31,70 @@ _COSTLIEST = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.9)
 """A draw that takes the most memory: the whole vocabulary is sorted."""
 
 
-def measure_run(model: Model, config: Config) -> int:
+def measure_run(model: Model, config: Config, max_model_len: int) -> int:
     """Run the largest batch once, sampler and logits included, and return the bytes that it took at its peak.
 
-    The cache that it needs is made for it; `Model.create_cache` comes after.
+    Batches of other kinds run beside it, so that no request waits until their kernels are compiled. The cache that they
+    need is made for them; `Model.create_cache` comes after.
 
     Raises:
         ConfigError: it does not fit beside the weights; names the options to lower.
     """
-    counts = _largest_batch(config)
-    widths = -(-counts // config.block_size)
+    batches = list_batches(config, max_model_len)
+    try:
+        model.create_cache(max(int(_widths(counts, config).sum()) for counts in batches), config.block_size)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        for counts in batches:
+            run_once(model, config, counts)
+        return torch.cuda.max_memory_allocated() - before
+    except torch.cuda.OutOfMemoryError as error:
+        raise ConfigError(
+            [
+                f"max_num_tokens: a forward of {batches[0].sum()} tokens with {batches[0].size} draws does not fit "
+                "beside the weights; lower max_num_tokens or max_batch_size"
+            ]
+        ) from error
+    finally:
+        torch.cuda.empty_cache()
+
+
+def list_batches(config: Config, max_model_len: int) -> list[Int32]:
+    """List batches of prompts by the tokens of each row: the largest, a long one, a short one, and one mixed."""
+    longest = min(config.max_num_tokens, max_model_len - 1)
+    rows = config.max_batch_size  # the configuration holds it to the tokens of a step
+    counts = np.full(rows, min(config.max_num_tokens // rows, longest), dtype=np.int32)
+    counts[0] = min(config.max_num_tokens - counts[1:].sum(), longest)
+    mixed = [longest // 2, 1] if longest > 1 and rows > 1 else [longest]
+    others = [[longest], [min(16, longest)], mixed]
+    return [counts, *(np.array(one, dtype=np.int32) for one in others)]
+
+
+def run_once(model: Model, config: Config, counts: Int32) -> None:
+    """Run prompts of so many tokens once, each with a draw, in a slot table of their own."""
+    widths = _widths(counts, config)
     table = SlotTable(counts.size, int(counts.max()) + 1, int(widths.max()))
+    blocks = iter(range(int(widths.sum())))
+    slots = []
+    for handle, (count, width) in enumerate(zip(counts.tolist(), widths.tolist(), strict=True)):
+        prompt = np.zeros(count, dtype=np.int32)
+        slots.append(table.admit(Sequence(handle, _COSTLIEST, count, count + 1, prompt)))
+        table.set_blocks(slots[-1], [next(blocks) for _ in range(width)])
     plan = Plan(
-        rows=np.arange(counts.size, dtype=np.int32),
+        rows=np.array(slots, dtype=np.int32),
         starts=np.zeros_like(counts),
         counts=counts,
         draws=np.ones_like(counts),
         num_decodes=0,
     )
-    try:
-        model.create_cache(int(widths.sum()), config.block_size)
-        blocks = iter(range(int(widths.sum())))
-        for handle in reversed(range(counts.size)):
-            prompt = np.zeros(counts[handle], dtype=np.int32)
-            slot = table.admit(Sequence(handle, _COSTLIEST, prompt.size, prompt.size + 1, prompt))
-            table.set_blocks(slot, [next(blocks) for _ in range(int(widths[slot]))])
-        runner = Runner(model, table, config.block_size, int(counts.sum()))
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        runner.collect(runner.run(plan))
-        return torch.cuda.max_memory_allocated() - before
-    except torch.cuda.OutOfMemoryError as error:
-        raise ConfigError(
-            [
-                f"max_num_tokens: a forward of {counts.sum()} tokens with {counts.size} draws does not fit beside the "
-                "weights; lower max_num_tokens or max_batch_size"
-            ]
-        ) from error
-    finally:
-        torch.cuda.empty_cache()
+    runner = Runner(model, table, config.block_size, int(counts.sum()))
+    runner.collect(runner.run(plan))
+
+
+def _widths(counts: Int32, config: Config) -> Int32:
+    """Count the blocks of each row."""
+    widths: Int32 = -(-counts // config.block_size)
+    return widths
 
 
 def capture_decodes(graphs: DecodeGraphs) -> None:
@@ -91,11 +116,3 @@ def capture_decodes(graphs: DecodeGraphs) -> None:
         ) from error
     finally:
         gc.unfreeze()
-
-
-def _largest_batch(config: Config) -> Int32:
-    """Share the budget's tokens among as many rows as may draw at once: [rows], none empty."""
-    rows = min(config.max_batch_size, config.max_num_tokens)
-    counts = np.full(rows, config.max_num_tokens // rows, dtype=np.int32)
-    counts[0] += config.max_num_tokens - counts.sum()
-    return counts
