@@ -40,16 +40,13 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.prefix_cache = prefix_cache
+        self.num_free = num_blocks
+        """How many blocks `allocate` could hand out now."""
         self._references = [0] * num_blocks
         self._free = deque(range(num_blocks))
         self._evictable: OrderedDict[int, None] = OrderedDict()  # least recently released first
         self._digests: list[bytes | None] = [None] * num_blocks
         self._owners: dict[bytes, int] = {}  # the one block that answers for a digest
-
-    @property
-    def num_free(self) -> int:
-        """How many blocks `allocate` could hand out now."""
-        return len(self._free) + len(self._evictable)
 
     def match(self, tokens: Tokens) -> list[int]:
         """Find the longest cached chain of full blocks of a prompt, and take a reference on each block.
@@ -61,7 +58,9 @@ class BlockPool:
         """
         blocks = self._find(tokens)
         for block in blocks:
-            self._evictable.pop(block, None)
+            if not self._references[block]:
+                del self._evictable[block]
+                self.num_free -= 1
             self._references[block] += 1
         return blocks
 
@@ -77,9 +76,13 @@ class BlockPool:
         """
         if count > self.num_free:
             raise NoFreeBlocks(f"{count} KV blocks asked for, {self.num_free} of {self.num_blocks} can be had")
-        blocks = [self._free.popleft() if self._free else self._evict() for _ in range(count)]
+        take_free, references = self._free.popleft, self._references
+        num_unused = min(count, len(self._free))
+        blocks = [take_free() for _ in range(num_unused)]
+        blocks += [self._evict() for _ in range(count - num_unused)]
         for block in blocks:
-            self._references[block] = 1
+            references[block] = 1
+        self.num_free -= count
         return blocks
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -124,6 +127,7 @@ class BlockPool:
         assert min(self._references) >= 0, f"negative reference count: {self._references}"
         assert len(free) + len(evictable) + len(held) == self.num_blocks, (free, evictable, held)
         assert free | evictable | held == set(range(self.num_blocks)), (free, evictable, held)
+        assert self.num_free == len(free) + len(evictable), (self.num_free, free, evictable)
         assert all(self._digests[block] is None for block in free), "a free block has a digest"
         for block in evictable:
             digest = self._digests[block]
@@ -149,6 +153,7 @@ class BlockPool:
         return hashlib.blake2b(parent + np.asarray(ids, dtype="<i4").tobytes(), digest_size=16).digest()
 
     def _retire(self, block: int) -> None:
+        self.num_free += 1
         digest = self._digests[block]
         if digest is not None and self._owners.setdefault(digest, block) == block:
             self._evictable[block] = None
