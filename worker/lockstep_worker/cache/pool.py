@@ -6,9 +6,9 @@ same calls in the same order gets the same blocks, so ranks need not talk about 
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from lockstep_worker.errors import NoFreeBlocks
 
 Tokens = Sequence[int] | npt.NDArray[np.integer]
 
+_DIGEST_BYTES = 16
+_INT32 = np.dtype("<i4")
 ROOT = b""
 """The digest that stands before a sequence's first block."""
 
@@ -109,15 +111,40 @@ class BlockPool:
         """
         if not self.prefix_cache:
             return
-        full = num_computed // self.block_size
-        first = full
-        while first > 0 and self._digests[blocks[first - 1]] is None:
+        digests = self._digests
+        first = full = num_computed // self.block_size
+        digest = None
+        while first and (digest := digests[blocks[first - 1]]) is None:
             first -= 1
-        digest = (self._digests[blocks[first - 1]] if first else None) or ROOT
+        parent = digest or ROOT
         for index in range(first, full):
-            digest = self._chain(digest, tokens, index)
-            self._digests[blocks[index]] = digest
-            self._owners.setdefault(digest, blocks[index])
+            parent = self._chain(parent, tokens, index)
+            digests[blocks[index]] = parent
+            self._owners.setdefault(parent, blocks[index])
+
+    def commit_next(self, parents: Sequence[int], blocks: Sequence[int], tokens: npt.NDArray[np.int32]) -> list[int]:
+        """Make one full block each of many sequences known, as `commit` would for one after another, in half the time.
+
+        Args:
+            parents: the block before it in its sequence; -1 before the first.
+            blocks: the full block, held.
+            tokens: its token ids, [blocks, block_size].
+
+        Returns:
+            The indices of those that are as unknown as before, since the block before them is: they take `commit`.
+        """
+        left: list[int] = []
+        digests, owners, size = self._digests, self._owners, self.block_size * _INT32.itemsize
+        content = tokens.astype(_INT32, copy=False).tobytes()
+        for index, (parent, block) in enumerate(zip(parents, blocks, strict=True)):
+            before = digests[parent] if parent >= 0 else ROOT
+            if before is None:
+                left.append(index)
+            elif digests[block] is None:
+                ids = content[index * size : (index + 1) * size]
+                digests[block] = digest = blake2b(before + ids, digest_size=_DIGEST_BYTES).digest()
+                owners.setdefault(digest, block)
+        return left
 
     def check(self) -> None:
         """Assert that every block is in exactly one state and that digests and owners agree."""
@@ -150,7 +177,7 @@ class BlockPool:
     def _chain(self, parent: bytes, tokens: Tokens, index: int) -> bytes:
         """Compute the digest of block `index` from its parent's digest and its own token ids."""
         ids = tokens[index * self.block_size : (index + 1) * self.block_size]
-        return hashlib.blake2b(parent + np.asarray(ids, dtype="<i4").tobytes(), digest_size=16).digest()
+        return blake2b(parent + np.asarray(ids, dtype=_INT32).tobytes(), digest_size=_DIGEST_BYTES).digest()
 
     def _retire(self, block: int) -> None:
         self.num_free += 1

@@ -36,6 +36,7 @@ class Reporter:
         self._pool = scheduler.pool
         self._metrics = metrics
         self._publisher = publisher
+        self._tells_progress = publisher is not None and not topology.data.index
         self._told_at = 0.0
         self._seen_preemptions = 0
         self._arrived_s: dict[int, float] = {}
@@ -47,12 +48,13 @@ class Reporter:
         metrics, scheduler = self._metrics, self._scheduler
         if not plan.is_empty:
             metrics.iteration_batch_size.observe(plan.rows.size)
-            metrics.step_tokens_total.inc(int(plan.counts.sum()))
+            metrics.step_tokens_total.inc(plan.num_tokens)
         metrics.requests_running.set(scheduler.num_running)
         metrics.requests_waiting.set(len(scheduler.waiting))
         metrics.kv_blocks_used.set(self._pool.num_blocks - self._pool.num_free)
-        self._metrics.preemptions_total.inc(scheduler.num_preemptions - self._seen_preemptions)
-        self._seen_preemptions = scheduler.num_preemptions
+        if preemptions := scheduler.num_preemptions - self._seen_preemptions:
+            metrics.preemptions_total.inc(preemptions)
+            self._seen_preemptions = scheduler.num_preemptions
         self.tell_progress(exchanged)
 
     def count(self, plan: Plan) -> None:
@@ -70,8 +72,10 @@ class Reporter:
 
     def tell_progress(self, exchanged: Exchanged | None) -> None:
         """Have rank 0 tell the frontend, about once a second, that the group lives and what its replicas have to do."""
+        if not self._tells_progress:
+            return
         now = time.monotonic()
-        if self._publisher is None or self._topology.data.index or now - self._told_at < BEAT_S / 2:
+        if now - self._told_at < BEAT_S / 2:
             return
         self._told_at = now
         blocks = self._topology.data.size * self._pool.num_blocks

@@ -10,9 +10,14 @@ from __future__ import annotations
 
 from itertools import islice
 
+import numpy as np
+
 from lockstep_worker.cache.pool import BlockPool
 from lockstep_worker.schedule.sequence import Int64
 from lockstep_worker.schedule.slots import SlotTable
+
+_MANY = 12
+"""Fewer rows are committed sooner one by one."""
 
 
 class Grants:
@@ -52,9 +57,30 @@ class Grants:
 
     def commit_some(self, num_running: int) -> None:
         """Commit the rows that wait longest: as many as bring the queue to its end before its first row comes again."""
-        if self._uncommitted:
-            for slot in list(islice(self._uncommitted, -(-num_running // self._steps))):
+        if not self._uncommitted:
+            return
+        slots = list(islice(self._uncommitted, -(-num_running // self._steps)))
+        if len(slots) < _MANY:
+            for slot in slots:
                 self.commit(slot)
+            return
+        for slot in slots:
+            del self._uncommitted[slot]
+        self._commit_latest(np.array(slots, dtype=np.intp))
+
+    def _commit_latest(self, rows: Int64) -> None:
+        """Do for each of these rows what `commit` does; at once for those with one full block to commit, as most are."""
+        table, size = self._table, self._pool.block_size
+        latest = np.minimum(table.length[rows], table.computed[rows]) // size - 1
+        if latest.min() < 0:
+            rows, latest = rows[latest >= 0], latest[latest >= 0]
+        parents = table.block_table[rows, latest - 1]
+        parents[latest == 0] = -1
+        first = rows * table.tokens.shape[1] + latest * size
+        tokens = table.tokens.reshape(-1)[first[:, None] + np.arange(size)]
+        blocks = table.block_table[rows, latest]
+        for index in self._pool.commit_next(parents.tolist(), blocks.tolist(), tokens):
+            self.commit(int(rows[index]))
 
     def commit(self, slot: int) -> None:
         """Offer a row's full blocks to the prefix cache, as far as tokens are known and computed."""
