@@ -36,7 +36,6 @@ class Reporter:
         self._pool = scheduler.pool
         self._metrics = metrics
         self._publisher = publisher
-        self._tells_progress = publisher is not None and not topology.data.index
         self._told_at = 0.0
         self._seen_preemptions = 0
         self._arrived_s: dict[int, float] = {}
@@ -72,10 +71,8 @@ class Reporter:
 
     def tell_progress(self, exchanged: Exchanged | None) -> None:
         """Have rank 0 tell the frontend, about once a second, that the group lives and what its replicas have to do."""
-        if not self._tells_progress:
-            return
         now = time.monotonic()
-        if now - self._told_at < BEAT_S / 2:
+        if self._publisher is None or self._topology.data.index or now - self._told_at < BEAT_S / 2:
             return
         self._told_at = now
         blocks = self._topology.data.size * self._pool.num_blocks

@@ -69,10 +69,10 @@ class Grants:
         self._commit_latest(np.array(slots, dtype=np.intp))
 
     def _commit_latest(self, rows: Int64) -> None:
-        """Do for each of these rows what `commit` does; at once for those with one full block to commit, as most are."""
+        """Do what `commit` does for each of these rows, at once for those with one full block to commit: for most."""
         table, size = self._table, self._pool.block_size
         latest = np.minimum(table.length[rows], table.computed[rows]) // size - 1
-        if latest.min() < 0:
+        if latest.min() < 0:  # a row with drafts was granted its second block before the first was full
             rows, latest = rows[latest >= 0], latest[latest >= 0]
         parents = table.block_table[rows, latest - 1]
         parents[latest == 0] = -1

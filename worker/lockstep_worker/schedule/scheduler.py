@@ -106,17 +106,17 @@ class Scheduler:
         self.started = []
         preemptions = self.num_preemptions
         due, has_prompts = self._find_decodes()
-        decodes = self._grant_next(due)
-        brings = self._grant_drafts(decodes)
+        rows = self._grant_next(due)
+        counts, num_decodes = self._grant_drafts(rows), rows.size
         self._grants.commit_some(self.num_running)
-        budget = self._max_num_tokens - (int(brings.sum()) if self.table.may_draft else decodes.size)
-        rows, counts = self._choose_prefills(budget) if has_prompts else ([], [])
+        budget = self._max_num_tokens - (int(counts.sum()) if self.table.may_draft else num_decodes)
+        prompts, chunks = self._choose_prefills(budget) if has_prompts else ([], [])
         if self.waiting and preemptions == self.num_preemptions:
-            self._admit(budget - sum(counts), rows, counts)
-        if rows:
-            decodes_and_rows = np.concatenate((decodes, np.array(rows, dtype=np.intp)))
-            return self._book(decodes_and_rows, np.concatenate((brings, np.array(counts, dtype=np.int32))), decodes.size)
-        return self._book(decodes, brings, decodes.size) if decodes.size else EMPTY_PLAN
+            self._admit(budget - sum(chunks), prompts, chunks)
+        if prompts:
+            rows = np.concatenate((rows, np.array(prompts, dtype=np.intp)))
+            counts = np.concatenate((counts, np.array(chunks, dtype=np.int32)))
+        return self._book(rows, counts, num_decodes) if rows.size else EMPTY_PLAN
 
     def _running_rows(self) -> Int64:
         """Return the running slots in order of admission; nobody may write to the array."""
@@ -142,10 +142,10 @@ class Scheduler:
             is_due &= in_flight + table.drafting[rows] <= 1
         if np.count_nonzero(is_due) == rows.size <= self._max_num_tokens:
             return rows, False
-        return rows[is_due][: self._max_num_tokens], np.count_nonzero(remaining > 1) > 0
+        return rows[is_due][: self._max_num_tokens], bool(np.count_nonzero(remaining > 1))
 
     def _grant_next(self, rows: Int64) -> Int64:
-        """Give each row the block that it writes to, and return those rows that nobody's block was taken from.
+        """Give each row the block that it writes to, and return the rows that still run.
 
         While there are blocks for all, that is one grant. When they run out it goes row by row, and rows whose turn is
         last are sent back to the queue.

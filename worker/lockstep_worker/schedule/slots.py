@@ -126,8 +126,11 @@ class SlotTable:
         entries = rows * self.block_table.shape[1] + self.num_blocks[rows]
         self.block_table.reshape(-1)[entries] = blocks
         self.num_blocks[rows] += 1
+        sequences = self.sequences
         for slot, block in zip(rows.tolist(), blocks, strict=True):
-            self.sequence(slot).blocks.append(block)
+            sequence = sequences[slot]
+            assert sequence is not None, f"slot {slot} is free"
+            sequence.blocks.append(block)
         self._granted.append(entries)
 
     def take_grants(self) -> tuple[Int64, Int32]:
