@@ -198,6 +198,28 @@ def test_lists_and_arrays_of_any_integer_type_hash_alike() -> None:
         assert pool.match(np.array([1, 2, 3, 4, 5], dtype=kind)) == blocks[:2]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_blocks_of_many_sequences_committed_at_once_are_those_committed_one_after_another(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pool, twin = BlockPool(200, 3), BlockPool(200, 3)
+    tokens = rng.integers(0, 3, (30, 12), dtype=np.int32)  # so few ids that some of them begin alike
+    known = rng.integers(0, 4, 30)
+    held = [pool.allocate(4) for _ in range(30)]
+    assert held == [twin.allocate(4) for _ in range(30)]
+    for one in (pool, twin):
+        for blocks, ids, count in zip(held, tokens, known.tolist(), strict=True):
+            one.commit(blocks, ids, count * 3)
+    latest = rng.integers(0, 4, 30)  # before it some have a gap, and some are known already
+    parents = [blocks[index - 1] if index else -1 for blocks, index in zip(held, latest.tolist(), strict=True)]
+    newest = [blocks[index] for blocks, index in zip(held, latest.tolist(), strict=True)]
+    left = pool.commit_next(parents, newest, tokens.reshape(30, 4, 3)[np.arange(30), latest])
+    assert left == np.flatnonzero(latest > known).tolist()
+    for row in np.flatnonzero(latest <= known).tolist():
+        twin.commit(held[row], tokens[row], (latest.tolist()[row] + 1) * 3)
+    assert vars(pool) == vars(twin)
+    pool.check()
+
+
 def test_many_distinct_prompts_leave_nothing_behind() -> None:
     pool = BlockPool(16, 2)
     for number in range(5000):

@@ -6,9 +6,9 @@ same calls in the same order gets the same blocks, so ranks need not talk about 
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from lockstep_worker.errors import NoFreeBlocks
 
 Tokens = Sequence[int] | npt.NDArray[np.integer]
 
+_DIGEST_BYTES = 16
+_INT32 = np.dtype("<i4")
 ROOT = b""
 """The digest that stands before a sequence's first block."""
 
@@ -40,16 +42,13 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.prefix_cache = prefix_cache
+        self.num_free = num_blocks
+        """How many blocks `allocate` could hand out now."""
         self._references = [0] * num_blocks
         self._free = deque(range(num_blocks))
         self._evictable: OrderedDict[int, None] = OrderedDict()  # least recently released first
         self._digests: list[bytes | None] = [None] * num_blocks
         self._owners: dict[bytes, int] = {}  # the one block that answers for a digest
-
-    @property
-    def num_free(self) -> int:
-        """How many blocks `allocate` could hand out now."""
-        return len(self._free) + len(self._evictable)
 
     def match(self, tokens: Tokens) -> list[int]:
         """Find the longest cached chain of full blocks of a prompt, and take a reference on each block.
@@ -61,7 +60,9 @@ class BlockPool:
         """
         blocks = self._find(tokens)
         for block in blocks:
-            self._evictable.pop(block, None)
+            if not self._references[block]:
+                del self._evictable[block]
+                self.num_free -= 1
             self._references[block] += 1
         return blocks
 
@@ -77,9 +78,13 @@ class BlockPool:
         """
         if count > self.num_free:
             raise NoFreeBlocks(f"{count} KV blocks asked for, {self.num_free} of {self.num_blocks} can be had")
-        blocks = [self._free.popleft() if self._free else self._evict() for _ in range(count)]
+        take_free, references = self._free.popleft, self._references
+        num_unused = min(count, len(self._free))
+        blocks = [take_free() for _ in range(num_unused)]
+        blocks += [self._evict() for _ in range(count - num_unused)]
         for block in blocks:
-            self._references[block] = 1
+            references[block] = 1
+        self.num_free -= count
         return blocks
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -106,15 +111,40 @@ class BlockPool:
         """
         if not self.prefix_cache:
             return
-        full = num_computed // self.block_size
-        first = full
-        while first > 0 and self._digests[blocks[first - 1]] is None:
+        digests = self._digests
+        first = full = num_computed // self.block_size
+        digest = None
+        while first and (digest := digests[blocks[first - 1]]) is None:
             first -= 1
-        digest = (self._digests[blocks[first - 1]] if first else None) or ROOT
+        parent = digest or ROOT
         for index in range(first, full):
-            digest = self._chain(digest, tokens, index)
-            self._digests[blocks[index]] = digest
-            self._owners.setdefault(digest, blocks[index])
+            parent = self._chain(parent, tokens, index)
+            digests[blocks[index]] = parent
+            self._owners.setdefault(parent, blocks[index])
+
+    def commit_next(self, parents: Sequence[int], blocks: Sequence[int], tokens: npt.NDArray[np.int32]) -> list[int]:
+        """Make one full block each of many sequences known, as `commit` would for one after another, in half the time.
+
+        Args:
+            parents: the block before it in its sequence; -1 before the first.
+            blocks: the full block, held.
+            tokens: its token ids, [blocks, block_size].
+
+        Returns:
+            The indices of those that are as unknown as before, since the block before them is: they take `commit`.
+        """
+        left: list[int] = []
+        digests, owners, size = self._digests, self._owners, self.block_size * _INT32.itemsize
+        content = tokens.astype(_INT32, copy=False).tobytes()
+        for index, (parent, block) in enumerate(zip(parents, blocks, strict=True)):
+            before = digests[parent] if parent >= 0 else ROOT
+            if before is None:
+                left.append(index)
+            elif digests[block] is None:
+                ids = content[index * size : (index + 1) * size]
+                digests[block] = digest = blake2b(before + ids, digest_size=_DIGEST_BYTES).digest()
+                owners.setdefault(digest, block)
+        return left
 
     def check(self) -> None:
         """Assert that every block is in exactly one state and that digests and owners agree."""
@@ -124,6 +154,7 @@ class BlockPool:
         assert min(self._references) >= 0, f"negative reference count: {self._references}"
         assert len(free) + len(evictable) + len(held) == self.num_blocks, (free, evictable, held)
         assert free | evictable | held == set(range(self.num_blocks)), (free, evictable, held)
+        assert self.num_free == len(free) + len(evictable), (self.num_free, free, evictable)
         assert all(self._digests[block] is None for block in free), "a free block has a digest"
         for block in evictable:
             digest = self._digests[block]
@@ -146,9 +177,10 @@ class BlockPool:
     def _chain(self, parent: bytes, tokens: Tokens, index: int) -> bytes:
         """Compute the digest of block `index` from its parent's digest and its own token ids."""
         ids = tokens[index * self.block_size : (index + 1) * self.block_size]
-        return hashlib.blake2b(parent + np.asarray(ids, dtype="<i4").tobytes(), digest_size=16).digest()
+        return blake2b(parent + np.asarray(ids, dtype=_INT32).tobytes(), digest_size=_DIGEST_BYTES).digest()
 
     def _retire(self, block: int) -> None:
+        self.num_free += 1
         digest = self._digests[block]
         if digest is not None and self._owners.setdefault(digest, block) == block:
             self._evictable[block] = None

@@ -47,12 +47,13 @@ class Reporter:
         metrics, scheduler = self._metrics, self._scheduler
         if not plan.is_empty:
             metrics.iteration_batch_size.observe(plan.rows.size)
-            metrics.step_tokens_total.inc(int(plan.counts.sum()))
+            metrics.step_tokens_total.inc(plan.num_tokens)
         metrics.requests_running.set(scheduler.num_running)
         metrics.requests_waiting.set(len(scheduler.waiting))
         metrics.kv_blocks_used.set(self._pool.num_blocks - self._pool.num_free)
-        self._metrics.preemptions_total.inc(scheduler.num_preemptions - self._seen_preemptions)
-        self._seen_preemptions = scheduler.num_preemptions
+        if preemptions := scheduler.num_preemptions - self._seen_preemptions:
+            metrics.preemptions_total.inc(preemptions)
+            self._seen_preemptions = scheduler.num_preemptions
         self.tell_progress(exchanged)
 
     def count(self, plan: Plan) -> None:

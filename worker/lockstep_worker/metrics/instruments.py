@@ -8,8 +8,8 @@ Knows no metric by name; they all stand in `metrics`.
 
 from __future__ import annotations
 
-import bisect
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,6 +22,7 @@ from prometheus_client.utils import floatToGoString
 
 from lockstep_worker.contract import METRIC_PREFIX
 
+_INFINITY = math.inf
 _STEP_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
@@ -45,7 +46,7 @@ class Counter:
 
     def inc(self, amount: float = 1) -> None:
         """Add; what is negative, infinite or no number is dropped: better a count too few than a step that fails."""
-        if 0 <= amount < math.inf:
+        if 0 <= amount < _INFINITY:
             self.value += amount
 
     def show(self, family: CounterMetricFamily, labels: Sequence[str]) -> None:
@@ -91,8 +92,8 @@ class Histogram:
 
     def observe(self, amount: float) -> None:
         """Count one; what is negative, infinite or no number is dropped: it would spoil the sum for ever."""
-        if 0 <= amount < math.inf:
-            self.counts[bisect.bisect_left(self.bounds, amount)] += 1
+        if 0 <= amount < _INFINITY:
+            self.counts[bisect_left(self.bounds, amount)] += 1
             self.sum += amount
 
     def show(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:

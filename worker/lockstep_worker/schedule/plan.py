@@ -41,6 +41,12 @@ class Plan:
         """Whether nobody has anything to run."""
         return not self.rows.size
 
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the run computes."""
+        is_one_each = self.num_decodes == self.rows.size and self.max_draws == 1
+        return self.rows.size if is_one_each else int(self.counts.sum())
+
 
 _NOTHING = np.empty(0, dtype=np.int32)
 EMPTY_PLAN = Plan(rows=_NOTHING, starts=_NOTHING, counts=_NOTHING, draws=_NOTHING, num_decodes=0)

@@ -19,8 +19,9 @@ import bisect
 import numpy as np
 
 from lockstep_worker.cache.pool import BlockPool
+from lockstep_worker.schedule.grants import Grants
 from lockstep_worker.schedule.plan import EMPTY_PLAN, Plan
-from lockstep_worker.schedule.sequence import Int32, Sequence
+from lockstep_worker.schedule.sequence import Int32, Int64, Sequence
 from lockstep_worker.schedule.slots import SlotTable
 
 
@@ -49,7 +50,9 @@ class Scheduler:
         """Tokens of the prompts of all requests that are not ended."""
         self._max_num_tokens = max_num_tokens
         self._arrivals = 0
+        self._grants = Grants(table, pool)
         self._running: dict[int, None] = {}  # slots in order of admission
+        self._rows: Int64 | None = None  # the same as an array; None when it must be made anew
         self._by_handle: dict[int, Sequence] = {}
         self._blocked_at = -1
         """Free blocks when the queue's head last did not fit; it need not be looked up again before there are more."""
@@ -102,69 +105,78 @@ class Scheduler:
         """Choose the next run and book it in the table; its plan is empty when there is nothing to run."""
         self.started = []
         preemptions = self.num_preemptions
-        decodes, brings = self._grant_decodes()
-        budget = self._max_num_tokens - int(brings.sum())
-        rows, counts = self._choose_prefills(budget)
-        budget -= sum(counts)
-        if preemptions == self.num_preemptions:
-            self._admit(budget, rows, counts)
-        if not decodes.size and not rows:
-            return EMPTY_PLAN
-        return self._book(
-            np.concatenate((decodes, np.array(rows, dtype=np.int32))),
-            np.concatenate((brings, np.array(counts, dtype=np.int32))),
-            decodes.size,
-            int(brings.max(initial=1)) if self.table.may_draft else 1,
-        )
+        due, has_prompts = self._find_decodes()
+        rows = self._grant_next(due)
+        counts, num_decodes = self._grant_drafts(rows), rows.size
+        self._grants.commit_some(self.num_running)
+        budget = self._max_num_tokens - (int(counts.sum()) if self.table.may_draft else num_decodes)
+        prompts, chunks = self._choose_prefills(budget) if has_prompts else ([], [])
+        if self.waiting and preemptions == self.num_preemptions:
+            self._admit(budget - sum(chunks), prompts, chunks)
+        if prompts:
+            rows = np.concatenate((rows, np.array(prompts, dtype=np.intp)))
+            counts = np.concatenate((counts, np.array(chunks, dtype=np.int32)))
+        return self._book(rows, counts, num_decodes) if rows.size else EMPTY_PLAN
 
-    def _running_rows(self) -> Int32:
-        return np.fromiter(self._running, dtype=np.int32, count=len(self._running))
+    def _running_rows(self) -> Int64:
+        """Return the running slots in order of admission; nobody may write to the array."""
+        if self._rows is None:
+            self._rows = np.fromiter(self._running, dtype=np.intp, count=len(self._running))
+        return self._rows
 
-    def _remaining(self, rows: Int32) -> Int32:
+    def _remaining(self, rows: Int64) -> Int32:
         """Tokens of each row that wait to be computed, those in flight included."""
         table = self.table
         return table.length[rows] + table.in_flight[rows] - table.computed[rows]
 
-    def _grant_decodes(self) -> tuple[Int32, Int32]:
-        """Find the rows that are due a decode, and give each the blocks that it writes to.
-
-        Returns:
-            The rows, and how many tokens each computes: its newest one and its drafts.
-        """
-        table, size = self.table, self.pool.block_size
-        rows = self._running_rows()
+    def _find_decodes(self) -> tuple[Int64, bool]:
+        """Find the rows that are due a decode, and whether any other has more of its prompt to compute."""
+        table, rows = self.table, self._running_rows()
+        computed, in_flight = table.computed[rows], table.in_flight[rows]
+        length = table.length[rows] + in_flight
+        remaining = length - computed
         # A row whose tokens in flight may reach the limit ends without another run, or is looked at again after them.
-        open_ended = table.length[rows] + table.in_flight[rows] < table.limit[rows]
-        is_due = open_ended & (self._remaining(rows) == 1)
+        is_due = (remaining == 1) & (length < table.limit[rows])
         if table.may_draft:
             # How many tokens a checked draft leaves is known after its collect only; who proposes must know them all.
-            is_due &= table.in_flight[rows] + table.drafting[rows] <= 1
-        rows = rows[is_due][: self._max_num_tokens]
-        short = rows[table.computed[rows] >= table.num_blocks[rows] * size]
+            is_due &= in_flight + table.drafting[rows] <= 1
+        if np.count_nonzero(is_due) == rows.size <= self._max_num_tokens:
+            return rows, False
+        return rows[is_due][: self._max_num_tokens], bool(np.count_nonzero(remaining > 1))
+
+    def _grant_next(self, rows: Int64) -> Int64:
+        """Give each row the block that it writes to, and return the rows that still run.
+
+        While there are blocks for all, that is one grant. When they run out it goes row by row, and rows whose turn is
+        last are sent back to the queue.
+        """
+        short = self._grants.short_rows(rows)
+        if not short.size:
+            return rows
+        if short.size <= self.pool.num_free:
+            self._grants.give_next(short)
+            return rows
         for slot in short.tolist():
             if slot in self._running:  # an earlier row may have sent it back to the queue
                 self._grow(slot)
-        if short.size:
-            rows = rows[[slot in self._running for slot in rows.tolist()]]
-        return rows, self._grant_drafts(rows)
+        return rows[[slot in self._running for slot in rows.tolist()]]
 
-    def _grant_drafts(self, rows: Int32) -> Int32:
+    def _grant_drafts(self, rows: Int64) -> Int32:
         """Say how many tokens each decode computes: its newest one, and as many drafts as take nothing from anybody.
 
         Drafts get what the rows leave of the budget, and free blocks; no row is sent back for them.
         """
         table, size = self.table, self.pool.block_size
-        drafts = table.num_drafts[rows]
-        if not (table.may_draft and drafts.any()):
+        if not (table.may_draft and table.num_drafts[rows].any()):
             return np.ones(rows.size, dtype=np.int32)
+        drafts = table.num_drafts[rows]
         before = np.cumsum(drafts) - drafts
         drafts = np.clip(self._max_num_tokens - rows.size - before, 0, drafts)
         for index in np.flatnonzero(drafts).tolist():
             slot = int(rows[index])
             missing = -(-(int(table.computed[slot]) + 1 + int(drafts[index])) // size) - int(table.num_blocks[slot])
             if blocks := max(min(missing, self.pool.num_free), 0):
-                self._commit(slot)
-                table.set_blocks(slot, self.pool.allocate(blocks))
+                self._grants.give(slot, blocks)
             drafts[index] = min(drafts[index], table.num_blocks[slot] * size - table.computed[slot] - 1)
         return (1 + drafts).astype(np.int32)
 
@@ -175,8 +187,7 @@ class Scheduler:
             self._preempt(last)
             if last == slot:
                 return
-        self._commit(slot)
-        self.table.set_blocks(slot, self.pool.allocate(1))
+        self._grants.give(slot, 1)
 
     def _preempt(self, slot: int) -> None:
         """Send a row back to the queue; its tokens in flight are dropped and will be drawn again, the same."""
@@ -185,19 +196,13 @@ class Scheduler:
         self.num_preemptions += 1
 
     def _vacate(self, slot: int) -> Sequence:
-        self._commit(slot)
+        self._grants.commit(slot)
         del self._running[slot]
+        self._rows = None
         sequence = self.table.release(slot)
         self.pool.release(sequence.blocks)
         sequence.blocks = []
         return sequence
-
-    def _commit(self, slot: int) -> None:
-        """Offer a row's full blocks to the prefix cache, as far as tokens are known and computed."""
-        table = self.table
-        sequence = table.sequence(slot)
-        known = int(min(table.length[slot], table.computed[slot]))
-        self.pool.commit(sequence.blocks, table.tokens[slot, :known], known)
 
     def _choose_prefills(self, budget: int) -> tuple[list[int], list[int]]:
         """Go on with prompts that are partly computed, oldest first."""
@@ -228,6 +233,7 @@ class Scheduler:
             del self.waiting[0]
             slot = self.table.admit(sequence)
             self._running[slot] = None
+            self._rows = None
             self.table.set_blocks(slot, found + self.pool.allocate(missing))
             cached = len(found) * self.pool.block_size
             self.table.computed[slot] = cached
@@ -239,25 +245,28 @@ class Scheduler:
             counts.append(count)
             budget -= count
 
-    def _book(self, rows: Int32, counts: Int32, num_decodes: int, max_draws: int) -> Plan:
+    def _book(self, rows: Int64, counts: Int32, num_decodes: int) -> Plan:
         """Write the plan into the table, as if it had run: what follows it on the device sees its results."""
         table = self.table
         starts = table.computed[rows]
-        table.computed[rows] = starts + counts
-        draws = (table.computed[rows] == table.length[rows] + table.in_flight[rows]).astype(np.int32)
-        draws[:num_decodes] = counts[:num_decodes]
+        after = starts + counts
+        table.computed[rows] = after
+        draws = counts  # a decode draws what it computes
+        if num_decodes < rows.size:
+            draws = (after == table.length[rows] + table.in_flight[rows]).astype(np.int32)
+            draws[:num_decodes] = counts[:num_decodes]
         table.in_flight[rows] += draws
         if table.may_draft:
             table.num_drafts[rows] = 0
         for slot in rows[num_decodes:].tolist():
-            self._commit(slot)
+            self._grants.commit(slot)
         return Plan(
-            rows=rows,
+            rows=rows.astype(np.int32),
             starts=starts,
             counts=counts,
             draws=draws,
             num_decodes=num_decodes,
-            max_draws=max_draws,
+            max_draws=int(counts[:num_decodes].max(initial=1)) if table.may_draft else 1,
         )
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from lockstep_worker.schedule.sequence import Int32, Int64, Sequence
 from lockstep_worker.wire.params import NEEDS, Needs
 
-_NO_ENTRIES: Int64 = np.empty(0, dtype=np.int64)
+_NOTHING_GRANTED: tuple[Int64, Int32] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
 
 
 class SlotTable:
@@ -121,10 +121,24 @@ class SlotTable:
         first = slot * self.block_table.shape[1] + start
         self._granted.append(np.arange(first, first + len(blocks)))
 
+    def append_blocks(self, rows: Int64, blocks: list[int]) -> None:
+        """Append one block to each of these rows' tables, as `set_blocks` would row after row; each row once."""
+        entries = rows * self.block_table.shape[1] + self.num_blocks[rows]
+        self.block_table.reshape(-1)[entries] = blocks
+        self.num_blocks[rows] += 1
+        sequences = self.sequences
+        for slot, block in zip(rows.tolist(), blocks, strict=True):
+            sequence = sequences[slot]
+            assert sequence is not None, f"slot {slot} is free"
+            sequence.blocks.append(block)
+        self._granted.append(entries)
+
     def take_grants(self) -> tuple[Int64, Int32]:
         """Hand over what was written to the block table since the last call: indices into it, flat, and blocks."""
+        if not self._granted:
+            return _NOTHING_GRANTED
         granted, self._granted = self._granted, []
-        entries = np.concatenate(granted) if granted else _NO_ENTRIES
+        entries = granted[0] if len(granted) == 1 else np.concatenate(granted)
         return entries, self.block_table.reshape(-1)[entries]
 
     def propose(self, slot: int, tokens: Iterable[int]) -> None:

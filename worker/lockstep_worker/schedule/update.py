@@ -26,7 +26,7 @@ from lockstep_worker.schedule.slots import SlotTable
 def live_rows(table: SlotTable, sampled: Sampled) -> Sampled:
     """Drop rows whose request ended, was cancelled or was preempted after the run began."""
     live = table.incarnation.take(sampled.rows) == sampled.incarnations
-    return sampled if live.all() else sampled.take(live)
+    return sampled if np.count_nonzero(live) == live.size else sampled.take(live)
 
 
 def update_requests(
