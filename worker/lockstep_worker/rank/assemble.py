@@ -100,7 +100,7 @@ def assemble(config: Config, loaded: Loaded, seams: Seams) -> Loop:
     table = SlotTable(config.max_batch_size, max_model_len, -(-max_model_len // config.block_size))
     pool = BlockPool(loaded.num_blocks, config.block_size, prefix_cache=config.prefix_cache)
     runner = Runner(model, table, config.block_size, config.max_num_tokens, topology)
-    if config.graphs and model.is_replayable:
+    if config.graphs and model.is_replayable and topology.tensor.size == 1:  # captured collectives were never run
         _capture(runner, max_model_len, seams.metrics)
     seams.metrics.forward_info[(model.path, model.attention_name)].set(1)
     parts = Parts(
