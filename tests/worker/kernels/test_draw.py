@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from lockstep_worker.kernels.draw import draw_reference, draw_tiles, exponential, pick, score
+from lockstep_worker.kernels.draw import DrawInput, draw_reference, draw_tiles, exponential, pick, score
 from lockstep_worker.sampling.sampler import exponential_noise
 from support.kernels.offline import BLACKWELL, HOPPER, Specialisation, compile_offline
 
@@ -27,7 +27,7 @@ def draw(
     slots = torch.arange(len(logits)) if rows is None else torch.tensor(rows)
     seeds, lengths = keys(max(len(temperatures), 1), device)
     tables = torch.tensor(temperatures, device=device)
-    return pick(draw_tiles(logits, slots.to(device), None, seeds, lengths, tables, tile)).tolist()
+    return pick(draw_tiles(logits, DrawInput(slots.to(device), seeds, lengths, tables), None, tile)).tolist()
 
 
 def keys(count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,7 +141,7 @@ def test_the_offset_counts_to_the_index() -> None:
     logits = torch.zeros(4, 64)
     seeds, lengths = keys(1, logits.device)
     slots, offsets = torch.zeros(4, dtype=torch.int64), torch.arange(4)
-    found = pick(draw_tiles(logits, slots, offsets, seeds, lengths, torch.ones(1), 64))
+    found = pick(draw_tiles(logits, DrawInput(slots, seeds, lengths, torch.ones(1)), offsets, 64))
     noise = exponential_noise(seeds.expand(4), lengths + offsets, 64)
     assert found.tolist() == draw_reference(logits, torch.ones(4), noise).tolist()
     assert len(set(found.tolist())) > 1

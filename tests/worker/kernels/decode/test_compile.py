@@ -61,7 +61,7 @@ WANTED = {
     "normed gated": vector(1, 8, 8),
     "normed best": vector(2, 32, 4),
     "out": Specialisation(
-        f"{ROOM}.vector:out_kernel",
+        f"{ROOM}.out:out_kernel",
         {"w": BF16, "parts": BF16, "weights": F32, "residual": F32},
         {"N": 896, "H": 14, "H_PADDED": 16, "D": 64, "D_PADDED": 64, "SPLITS": 8, "ROWS": 8, "PDL": 2},
         num_warps=8,
