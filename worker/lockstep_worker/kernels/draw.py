@@ -121,11 +121,11 @@ def shift(temperature, seed, index, columns):
 
 
 @triton.jit
-def shifted(logit, shift):
+def shifted(logit, added):
     """Add an entry's shift to its logit: the rounded sum and what the rounding lost, float32 like `logit`."""
-    total = logit + shift
-    shift_in_total = total - logit
-    lost = (logit - (total - shift_in_total)) + (shift - shift_in_total)
+    total = logit + added
+    in_total = total - logit
+    lost = (logit - (total - in_total)) + (added - in_total)
     return total, tl.where(tl.abs(lost) < INFINITE, lost, 0.0)  # of an infinite sum nothing is left
 
 
