@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from lockstep_worker.kernels.draw import draw_reference, draw_tiles, exponential, pick, score
+from lockstep_worker.kernels.draw import DrawInput, draw_reference, draw_tiles, exponential, pick, score
 from lockstep_worker.sampling.sampler import exponential_noise
 from support.kernels.offline import BLACKWELL, HOPPER, Specialisation, compile_offline
 
@@ -27,7 +30,7 @@ def draw(
     slots = torch.arange(len(logits)) if rows is None else torch.tensor(rows)
     seeds, lengths = keys(max(len(temperatures), 1), device)
     tables = torch.tensor(temperatures, device=device)
-    return pick(draw_tiles(logits, slots.to(device), None, seeds, lengths, tables, tile)).tolist()
+    return pick(draw_tiles(logits, DrawInput(slots.to(device), seeds, lengths, tables), None, tile)).tolist()
 
 
 def keys(count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,7 +144,7 @@ def test_the_offset_counts_to_the_index() -> None:
     logits = torch.zeros(4, 64)
     seeds, lengths = keys(1, logits.device)
     slots, offsets = torch.zeros(4, dtype=torch.int64), torch.arange(4)
-    found = pick(draw_tiles(logits, slots, offsets, seeds, lengths, torch.ones(1), 64))
+    found = pick(draw_tiles(logits, DrawInput(slots, seeds, lengths, torch.ones(1)), offsets, 64))
     noise = exponential_noise(seeds.expand(4), lengths + offsets, 64)
     assert found.tolist() == draw_reference(logits, torch.ones(4), noise).tolist()
     assert len(set(found.tolist())) > 1
@@ -201,25 +204,25 @@ def test_a_draw_on_a_gpu_is_that_of_float64(rows: int) -> None:
 # --- offline ----------------------------------------------------------------------------------------------------------
 TYPES = {
     "logits_stride": "i64",
-    **dict.fromkeys(("rows", "offsets", "seeds", "lengths"), "*i64"),
+    **dict.fromkeys(("slots", "offsets", "seeds", "lengths"), "*i64"),
     **dict.fromkeys(("temperatures", "highs", "lows"), "*fp32"),
     **dict.fromkeys(("integers_stride", "floats_stride", "width"), "i32"),
     "ids": "*i32",
 }
 
 
-def test_the_tiles_kernel_compiles_and_fuses_no_product_of_a_score() -> None:
-    exact = {"enable_fp_fusion": False}
-    plain = {name: kind for name, kind in TYPES.items() if name != "offsets"}
+def float_operations(ptx: str) -> Counter[str]:
+    """How often each is there; `.rn` only tells the assembler what the flag told the compiler."""
+    return Counter(name.replace(".rn", "") for name in re.findall(r"(?:fma|mul|add|sub)\.\S*f32", ptx))
+
+
+def test_the_tiles_kernel_compiles_and_nothing_is_left_in_it_to_be_fused() -> None:
     kernel = "lockstep_worker.kernels.draw:_draw_tiles_kernel"
-    wide = Specialisation(
-        kernel,
-        {"logits": "*bf16", **plain},
-        {"TILE": 4096, "offsets": None},
-        8,
-        capabilities=(HOPPER, BLACKWELL),
-        options=exact,
-    )
-    narrow = Specialisation(kernel, {"logits": "*fp32", **TYPES}, {"TILE": 1024}, options=exact)
-    for compiled in [one for several in compile_offline(wide, narrow) for one in several]:
-        assert "fma.rn.f32" not in compiled.ptx  # libdevice's logarithm has its own, which flush denormals
+    plain = {name: kind for name, kind in TYPES.items() if name != "offsets"}
+    constants, both = {"TILE": 4096, "offsets": None}, (HOPPER, BLACKWELL)
+    wide = Specialisation(kernel, {"logits": "*bf16", **plain}, constants, 8, capabilities=both)
+    narrow = Specialisation(kernel, {"logits": "*fp32", **TYPES}, {"TILE": 1024})
+    exact = replace(narrow, options={"enable_fp_fusion": False})
+    _, [fused], [unfused] = compile_offline(wide, narrow, exact)
+    assert float_operations(fused.ptx) == float_operations(unfused.ptx)
+    assert float_operations(fused.ptx)["fma.f32"] == 8 * 8, "seven terms of the series and the shift, of 8 entries"

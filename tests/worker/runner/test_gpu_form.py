@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lockstep_worker.attention.batch import PackedBatch
 from lockstep_worker.attention.paged import PagedBackend
+from lockstep_worker.kernels.draw import Candidates, DrawInput
 from lockstep_worker.model.dense.recognise import take_weights
 from lockstep_worker.model.dense.weights import DenseWeights
 from lockstep_worker.model.forward import Model
@@ -18,11 +20,8 @@ from support.worlds.local_group import LocalGroup, run_again
 
 PROMPTS = [list(range(20, 37)), [50, 60, 70, 80, 90]]
 GREEDY = SamplingParams(max_tokens=5, temperature=0.0)
-KINDS = [
-    GREEDY,
-    SamplingParams(max_tokens=4, temperature=0.9, seed=7),
-    SamplingParams(max_tokens=3, temperature=0.8, seed=3, top_k=5, repetition_penalty=1.3, logprobs=2),
-]
+SAMPLED = SamplingParams(max_tokens=4, temperature=0.9, seed=7)
+SHAPED = SamplingParams(max_tokens=3, temperature=0.8, seed=3, top_k=5, repetition_penalty=1.3, logprobs=2)
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +46,28 @@ def dense(monkeypatch: pytest.MonkeyPatch) -> Model:
     return Model(found._network, shape=found._shape, end_ids=(), device=found.device, dense=weights)
 
 
-@pytest.mark.parametrize("params", KINDS, ids=["greedy", "sampled", "truncated, penalised, with logprobs"])
+@pytest.mark.parametrize(
+    ("params", "head_draws"),
+    [(GREEDY, False), (SAMPLED, True), (SHAPED, False)],
+    ids=["greedy", "sampled", "truncated, penalised, with logprobs"],
+)
 def test_replays_by_kernels_bring_the_tokens_of_eager_runs_by_torch(
-    plain: Model, dense: Model, params: SamplingParams
+    plain: Model, dense: Model, params: SamplingParams, head_draws: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    draws, decode_best = [], dense.decode_best
+
+    def watched(batch: PackedBatch, draw: DrawInput | None) -> Candidates:
+        draws.append(draw)
+        return decode_best(batch, draw)
+
+    monkeypatch.setattr(dense, "decode_best", watched)
     requests = [NewRequest(1, PROMPTS[0], params), NewRequest(2, PROMPTS[1], GREEDY)]
     expected = LocalGroup(plain).run([requests])
     group = LocalGroup(dense, capture=run_again, max_batch_size=4)
     found = group.run([requests])
     assert (dense.path, dense.attention_name) == ("fast", "paged")
     assert group.eager[""] >= 2
+    assert any(draw is not None for draw in draws) is head_draws
     assert found.tokens == expected.tokens
     assert found.codes == expected.codes
     for handle, entries in expected.logprobs.items():

@@ -7,7 +7,9 @@ divides by nothing, needs no maximum first, and is the plain arg-max at T = 0.
 
 Sums of a large logit and a small T * log E would round to ties, which the lowest id would always win. So a score is an
 unevaluated sum of two float32, `high + low`, whose rounding error Knuth's two-sum finds exactly. Scores compare as the
-exact numbers do, so neither the tile size nor the batch changes a draw.
+exact numbers do, so neither the tile size nor the batch changes a draw. A head that draws where it computes the logits
+(`decode.tiles`, `decode.vector`) uses `score` too, and finds the same bits: wherever rounding twice or once would
+differ, `fma` says which it is, and nothing is left for a compiler to fuse.
 
 Shapes: n rows, V vocabulary, B tiles. Tables have a row a slot and may be strided views.
 """
@@ -35,6 +37,30 @@ HOTTEST = tl.constexpr(2.0**96)
 FEW_ROWS = 16
 NARROW, WIDE = 1024, 4096
 """Columns of a tile: few rows need many tiles to fill a device, many rows few tiles to spare its scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawInput:
+    """What the draws of n rows depend on beside their logits. The tables have S rows, n rows name theirs."""
+
+    rows: Tensor
+    """int64 [n], slots; several may name the same"""
+    seeds: Tensor
+    """int64 [S]"""
+    lengths: Tensor
+    """int64 [S], strided as `seeds`: the draw's index"""
+    temperatures: Tensor
+    """float32 [S]; 0 takes the arg-max, the lowest id on ties"""
+
+    def arguments(self) -> tuple[Tensor | int, ...]:
+        """Give a kernel what `parameters` takes first."""
+        assert self.seeds.stride(0) == self.lengths.stride(0)
+        integers_stride, floats_stride = self.seeds.stride(0), self.temperatures.stride(0)
+        return (self.rows, self.seeds, self.lengths, integers_stride, self.temperatures, floats_stride)
+
+
+NO_DRAW = (None,) * 6
+"""In place of `DrawInput.arguments`, to a kernel that draws only where it is asked to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +95,7 @@ def exponential(bits):
     u = (bits.to(tl.float32) + 0.5) * TWO_TO_MINUS_32
     series = 1.0 / 8
     for term in tl.static_range(7, 0, -1):
-        series = series * u + 1.0 / term
+        series = tl.fma(series, u, 1.0 / term)
     rest = ((0xFFFFFFFF - bits).to(tl.float32) + 0.5) * TWO_TO_MINUS_32
     return tl.where(u < SERIES_BELOW, u * series, -tl.log(rest))
 
@@ -89,21 +115,58 @@ def noise(seed, index, columns):
 
 
 @triton.jit
-def score(logit, temperature, seed, index, columns):
+def shift(temperature, seed, index, columns):
+    """What a draw adds to logits: float32 like `columns`, rounded, so that no product is left to be fused."""
+    return tl.fma(-temperature, tl.log(noise(seed, index, columns)), 0.0)
+
+
+@triton.jit
+def shifted(logit, added):
     """Add an entry's shift to its logit: the rounded sum and what the rounding lost, float32 like `logit`."""
-    shift = -temperature * tl.log(noise(seed, index, columns))
-    total = logit + shift
-    shift_in_total = total - logit
-    lost = (logit - (total - shift_in_total)) + (shift - shift_in_total)
+    total = logit + added
+    in_total = total - logit
+    lost = (logit - (total - in_total)) + (added - in_total)
     return total, tl.where(tl.abs(lost) < INFINITE, lost, 0.0)  # of an infinite sum nothing is left
 
 
-@triton.jit(do_not_specialize_on_alignment=["rows", "offsets"])  # views of a batch's buffers, which lie anywhere
+@triton.jit
+def score(logit, temperature, seed, index, columns):
+    """An entry's score in its two parts, float32 like `logit`."""
+    return shifted(logit, shift(temperature, seed, index, columns))
+
+
+@triton.jit
+def parameters(slots, seeds, lengths, integers_stride, temperatures, floats_stride, rows, inside):
+    """Load the seeds, the draw's indices and the temperatures of `rows`; where not `inside`, nothing is read."""
+    slot = tl.load(slots + rows, mask=inside, other=0)
+    seed = tl.load(seeds + slot * integers_stride, mask=inside, other=0)
+    index = tl.load(lengths + slot * integers_stride, mask=inside, other=0)
+    temperature = tl.load(temperatures + slot * floats_stride, mask=inside, other=0.0)
+    return seed, index, tl.minimum(tl.maximum(temperature, 0.0), HOTTEST)
+
+
+@triton.jit
+def allowed(logit, inside):
+    """Ban what is no number and what is not `inside`."""
+    return tl.where(inside & (logit > BANNED), logit, BANNED)
+
+
+@triton.jit
+def highest(high, low, columns, AXIS: tl.constexpr):
+    """Find the highest score along an axis, in its two parts, and the lowest column that has it."""
+    best = tl.max(high, AXIS)
+    is_best = high == tl.expand_dims(best, AXIS)
+    best_low = tl.max(tl.where(is_best, low, BANNED), AXIS)
+    is_best &= low == tl.expand_dims(best_low, AXIS)
+    return best, best_low, tl.min(tl.where(is_best, columns, NO_ID), AXIS)
+
+
+@triton.jit(do_not_specialize_on_alignment=["slots", "offsets"])  # views of a batch's buffers, which lie anywhere
 def _draw_tiles_kernel(
     logits,
     logits_stride,
-    rows,
     offsets,
+    slots,
     seeds,
     lengths,
     integers_stride,
@@ -116,23 +179,22 @@ def _draw_tiles_kernel(
     TILE: tl.constexpr,
 ):
     row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    slot = tl.load(rows + row)
     columns = tile * TILE + tl.arange(0, TILE)
     high = tl.load(logits + row * logits_stride + columns, mask=columns < width, other=BANNED).to(tl.float32)
-    high = tl.where(high > BANNED, high, BANNED)  # what is no number, too, is banned
+    high = allowed(high, columns < width)
     low = tl.zeros([TILE], tl.float32)
-    temperature = tl.minimum(tl.load(temperatures + slot * floats_stride), HOTTEST)
+    seed, index, temperature = parameters(
+        slots, seeds, lengths, integers_stride, temperatures, floats_stride, row, row >= 0
+    )
     if temperature > 0:
-        index = tl.load(lengths + slot * integers_stride)
         if offsets is not None:
             index += tl.load(offsets + row)
-        high, low = score(high, temperature, tl.load(seeds + slot * integers_stride), index, columns)
-    best = tl.max(high, 0)
-    best_low = tl.max(tl.where(high == best, low, BANNED), 0)
+        high, low = score(high, temperature, seed, index, columns)
+    best, best_low, column = highest(high, low, columns, 0)
     at = row * tl.num_programs(1) + tile
     tl.store(highs + at, best)
     tl.store(lows + at, best_low)
-    tl.store(ids + at, tl.min(tl.where((high == best) & (low == best_low), columns, NO_ID), 0))
+    tl.store(ids + at, column)
 
 
 @triton.jit
@@ -155,13 +217,7 @@ def _pick_kernel(highs, lows, ids, tokens, tiles, WIDTH: tl.constexpr):
 
 
 def draw_tiles(
-    logits_nV: Tensor,
-    rows: Tensor,
-    offsets: Tensor | None,
-    seeds: Tensor,
-    lengths: Tensor,
-    temperatures: Tensor,
-    tile: int | None = None,
+    logits_nV: Tensor, draw: DrawInput, offsets: Tensor | None = None, tile: int | None = None
 ) -> Candidates:
     """Find the best score of each tile of columns, in one pass over the logits.
 
@@ -170,14 +226,11 @@ def draw_tiles(
 
     Args:
         logits_nV: of any float type, with any row stride.
-        rows: int64 [n], slots; several may name the same.
+        draw: of the n rows.
         offsets: int64 [n], what is added to the slot's length to get the draw's index; None is zero everywhere.
-        seeds: int64 [S].
-        lengths: int64 [S], strided as `seeds`.
-        temperatures: float32 [S]; 0 takes the arg-max, the lowest id on ties.
         tile: columns of a tile, a power of two; the draw does not depend on it.
     """
-    assert logits_nV.stride(1) == 1 and seeds.stride(0) == lengths.stride(0)
+    assert logits_nV.stride(1) == 1
     num_rows, width = logits_nV.shape
     tile = tile or (NARROW if num_rows <= FEW_ROWS else WIDE)
     tiles = triton.cdiv(width, tile)
@@ -186,20 +239,14 @@ def draw_tiles(
     _draw_tiles_kernel[(num_rows, tiles)](
         logits_nV,
         logits_nV.stride(0),
-        rows,
         offsets,
-        seeds,
-        lengths,
-        seeds.stride(0),
-        temperatures,
-        temperatures.stride(0),
+        *draw.arguments(),
         found.highs_nB,
         found.lows_nB,
         found.ids_nB,
         width,
         TILE=tile,
         num_warps=4 if tile <= NARROW else 8,
-        enable_fp_fusion=False,  # a fused product would round once, and the two-sum would not be exact
     )
     return found
 

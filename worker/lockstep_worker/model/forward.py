@@ -14,6 +14,7 @@ from lockstep_worker.attention.batch import PackedBatch
 from lockstep_worker.attention.choose import choose_backend
 from lockstep_worker.attention.protocol import AttentionBackend, AttentionShape
 from lockstep_worker.cache.tensors import KVCache
+from lockstep_worker.kernels.draw import Candidates, DrawInput
 from lockstep_worker.model.dense.decode import DecodeStep, serves
 from lockstep_worker.model.dense.decode_input import StepInput
 from lockstep_worker.model.dense.forward import DenseForward
@@ -124,7 +125,7 @@ class Model:
 
     @property
     def finds_best(self) -> bool:
-        """Whether `decode_best` may be called: the forward of a decode can end with the best logits alone."""
+        """Whether `decode_best` may be called: the forward of a decode can end with the best of the logits."""
         return self._decode is not None
 
     @torch.inference_mode()
@@ -136,14 +137,18 @@ class Model:
         return self.forward(batch) if self._decode is None else self._decode.logits(_step(batch))
 
     @torch.inference_mode()
-    def decode_best(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        """As `decode`, but find only the best logit of each of B tiles of the vocabulary.
+    def decode_best(self, batch: PackedBatch, draw: DrawInput | None) -> Candidates:
+        """As `decode`, but find only the best entry of each of B tiles of the vocabulary.
+
+        Args:
+            batch: on this model's device.
+            draw: what the rows' draws depend on; None takes the arg-max.
 
         Returns:
-            The logits, float32 [n, B], and their ids, int32 [n, B]; the next decode writes them again.
+            [n, B]; the next decode writes them again.
         """
         assert self._decode is not None, "finds_best says whether it can"
-        return self._decode.best(_step(batch))
+        return self._decode.best(_step(batch), draw)
 
     @torch.inference_mode()
     def forward(self, batch: PackedBatch) -> Tensor:

@@ -30,6 +30,7 @@ from lockstep_worker.model.forward import Model
 from lockstep_worker.runner.blocks import DeviceBlocks
 from lockstep_worker.runner.buffers import Buffers
 from lockstep_worker.sampling.columns import Columns
+from lockstep_worker.sampling.device import draw_input
 from lockstep_worker.sampling.sampler import Drawn, sample, take_best
 from lockstep_worker.schedule.plan import Plan
 from lockstep_worker.schedule.sequence import Int32
@@ -39,6 +40,9 @@ log = logging.getLogger(__name__)
 
 BUCKETS = (1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 512, 32), *range(512, 1025, 64))
 """Sizes that decodes are padded to. Attention costs by the row, so that from 64 rows on at most a fifth is padding."""
+
+_IN_HEAD = (Needs(), Needs(sampling=True))
+"""What draws may ask for where the model's head makes them: nothing that must see all logits."""
 
 Program = Callable[[], None]
 Capture = Callable[[Program], Program]
@@ -200,8 +204,9 @@ class DecodeGraphs:
         """The program: all that a decode of one bucket does, in tensors at fixed addresses; see `_Output`."""
         rows = self._rows[: kind.bucket]
         batch = self._gather(rows)
-        if self._model.finds_best and kind.needs == Needs() and not kind.keeps_logits:
-            drawn = take_best(*self._model.decode_best(batch), rows, self._columns)
+        if self._model.finds_best and kind.needs in _IN_HEAD and not kind.keeps_logits:
+            draw = draw_input(rows, self._columns) if kind.needs.sampling else None
+            drawn = take_best(self._model.decode_best(batch, draw), rows, self._columns)
         else:
             logits = self._model.decode(batch)
             if kind.keeps_logits:

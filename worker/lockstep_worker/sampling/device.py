@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lockstep_worker.kernels.close import Closed, StepCodes, StepTables, close_step
-from lockstep_worker.kernels.draw import Candidates, draw_tiles, pick
+from lockstep_worker.kernels.draw import Candidates, DrawInput, draw_tiles, pick
 from lockstep_worker.sampling.columns import Columns
 from lockstep_worker.sampling.logits import BANNED, add_bias, ban_end_ids, keep_min_p, keep_top, penalize, scale
 from lockstep_worker.wire.messages import FinishCode
@@ -39,16 +39,20 @@ def sample(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> C
     return closed
 
 
-def take_best(values_nB: Tensor, ids_nB: Tensor, rows: Tensor, columns: Columns) -> Closed:
-    """Append and finish where a head found the best logit of each of its tiles, and nobody asks for more.
+def draw_input(rows: Tensor, columns: Columns) -> DrawInput:
+    """Tell what the draws of these slots, int64 [n], depend on beside their logits."""
+    return DrawInput(rows, columns.seed, columns.length, columns.temperature)
+
+
+def take_best(candidates: Candidates, rows: Tensor, columns: Columns) -> Closed:
+    """Append and finish where a head drew from its logits, as `sample` does.
 
     Args:
-        values_nB: float32, of each tile the highest logit.
-        ids_nB: int32, its id, the lowest of equal ones.
+        candidates: of each of the head's tiles.
         rows: as in `sample`.
         columns: as in `sample`.
     """
-    return close_step(Candidates(values_nB, None, ids_nB), rows, _tables(columns), _CODES)
+    return close_step(candidates, rows, _tables(columns), _CODES)
 
 
 def _tables(columns: Columns) -> StepTables:
@@ -77,7 +81,7 @@ def draw(logits_nV: Tensor, rows: Tensor, offsets: Tensor, columns: Columns, nee
 
 def _draw_tiles(logits_nV: Tensor, rows: Tensor, offsets: Tensor | None, columns: Columns, needs: Needs) -> Candidates:
     shaped = _shape(logits_nV, rows, offsets, columns, needs)
-    return draw_tiles(shaped, rows, offsets, columns.seed, columns.length, columns.temperature)
+    return draw_tiles(shaped, draw_input(rows, columns), offsets)
 
 
 def _shape(logits_nV: Tensor, rows: Tensor, offsets: Tensor | None, columns: Columns, needs: Needs) -> Tensor:

@@ -8,6 +8,7 @@ preemption and on any rank. Source of the idea: the Gumbel-max trick over a coun
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from lockstep_worker.sampling.finish import finish_codes
 from lockstep_worker.sampling.logits import add_bias, ban_end_ids, penalize, scale, truncate
 from lockstep_worker.sampling.verify import Draws, count_kept
 from lockstep_worker.wire.params import Needs
+
+if TYPE_CHECKING:
+    from lockstep_worker.kernels.draw import Candidates
 
 
 def _signed(value: int) -> int:
@@ -105,11 +109,11 @@ def sample_drafted(logits_nV: Tensor, rows: Tensor, draws: Draws, columns: Colum
     return Drawn(tokens_RW, counts, columns.finished[rows])
 
 
-def take_best(values_nB: Tensor, ids_nB: Tensor, rows: Tensor, columns: Columns) -> Drawn:
-    """Close a step whose model chose among the logits itself; see `device.take_best`."""
+def take_best(candidates: Candidates, rows: Tensor, columns: Columns) -> Drawn:
+    """Close a step whose model drew where it computed the logits; see `device.take_best`."""
     from lockstep_worker.sampling import device  # noqa: PLC0415 (see below)
 
-    closed = device.take_best(values_nB, ids_nB, rows, columns)
+    closed = device.take_best(candidates, rows, columns)
     return Drawn(closed.tokens.unsqueeze(1), None, closed.codes, closed.pairs)
 
 

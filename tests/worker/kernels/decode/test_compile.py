@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,16 @@ from support.kernels.offline import Specialisation, compile_offline
 ROOM = "lockstep_worker.kernels.decode"
 WAIT = "griddepcontrol.wait"
 BF16, F32 = "*bf16", "*fp32"
-TILES = {"bias": BF16, "out": BF16, "ids": "*i32", "M_stored": "i32", "N": "i32"}
+DRAW = {
+    "lows": F32,
+    **dict.fromkeys(("slots", "seeds", "lengths"), "*i64"),
+    "integers_stride": "i32",
+    "temperatures": F32,
+    "floats_stride": "i32",
+}
+TILES = {"bias": BF16, "out": BF16, "ids": "*i32", **DRAW, "M_stored": "i32", "N": "i32"}
+DESCRIPTOR = 5
+"""What a descriptor of two dimensions becomes: itself, two sizes and two strides."""
 ATTENTION = {
     **dict.fromkeys(("qkv", "query_norm", "key_norm"), BF16),
     "cos_sin": F32,
@@ -25,16 +33,25 @@ ATTENTION = {
     **dict.fromkeys(("scale", "eps"), "fp32"),
     "table_stride": "i32",
 }
-VECTOR = {"w": BF16, "residual": F32, "norm": BF16, "bias": BF16, "out": F32, "ids": "*i32", "eps": "fp32"}
+VECTOR = {"w": BF16, "residual": F32, "norm": BF16, "bias": BF16, "out": F32, "ids": "*i32", **DRAW, "eps": "fp32"}
 
 
-def tiles(m: int, n: int, k: int, n2: int, epilogue: int, length: int, split: int = 1, **more: Any) -> Specialisation:
+def drawing(types: dict[str, str], drawn: bool) -> tuple[dict[str, str], dict[str, None]]:
+    """Without a draw its arguments are no types but the constant None."""
+    if drawn:
+        return types, {}
+    return {name: kind for name, kind in types.items() if name not in DRAW}, dict.fromkeys(DRAW)
+
+
+def tiles(
+    m: int, n: int, k: int, n2: int, epilogue: int, length: int, split: int = 1, drawn: bool = False
+) -> Specialisation:
     boxes = {"x_desc": (m, k), "w_desc": (n, k), "w2_desc": (n2 or n, k)}
     signature = {name: f"tensordesc<bf16[{rows}, {k}]>" for name, (rows, _) in boxes.items()}
     blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_N2": n2, "BLOCK_K": k, "SPLIT_K": split}
     constants = {"K": length, **blocks, "EPILOGUE": epilogue, "BIAS": epilogue == 0, "PDL": 1}
-    types = {**signature, **TILES, "out": BF16 if epilogue < 2 else F32}
-    return Specialisation(f"{ROOM}.tiles:multiply", types, constants, **more)
+    types, nothing = drawing({**signature, **TILES, "out": BF16 if epilogue < 2 else F32}, drawn)
+    return Specialisation(f"{ROOM}.tiles:multiply", types, {**constants, **nothing})
 
 
 def attention(splits: int, tokens: int, ahead: bool, qkv: str, dim: int = 128, window: int = 0) -> Specialisation:
@@ -44,9 +61,10 @@ def attention(splits: int, tokens: int, ahead: bool, qkv: str, dim: int = 128, w
     return Specialisation(f"{ROOM}.attention:attention_kernel", types, {**shape, **cut}, num_warps=8 if ahead else 2)
 
 
-def vector(epilogue: int, rows: int, warps: int) -> Specialisation:
+def vector(epilogue: int, rows: int, warps: int, drawn: bool = False) -> Specialisation:
     constants = {"N": 3072, "K": 1024, "K_PADDED": 1024, "ROWS": rows, "EPILOGUE": epilogue, "BIAS": False, "PDL": 2}
-    return Specialisation(f"{ROOM}.vector:normed_kernel", VECTOR, constants, num_warps=warps)
+    types, nothing = drawing(VECTOR, drawn)
+    return Specialisation(f"{ROOM}.vector:normed_kernel", types, {**constants, **nothing}, num_warps=warps)
 
 
 WANTED = {
@@ -54,14 +72,16 @@ WANTED = {
     "gated": tiles(64, 64, 64, 32, 1, 4096),
     "partial": tiles(64, 32, 128, 0, 2, 2048, split=4),
     "best": tiles(64, 128, 64, 0, 3, 1024),
+    "drawn best": tiles(64, 128, 64, 0, 3, 1024, drawn=True),
     "attention": attention(1, 64, False, BF16),
     "attention ahead": attention(8, 128, True, F32),
     "attention padded": attention(2, 64, True, BF16, dim=96, window=512),
     "normed": vector(0, 4, 2),
     "normed gated": vector(1, 8, 8),
     "normed best": vector(2, 32, 4),
+    "normed drawn best": vector(2, 32, 4, drawn=True),
     "out": Specialisation(
-        f"{ROOM}.vector:out_kernel",
+        f"{ROOM}.out:out_kernel",
         {"w": BF16, "parts": BF16, "weights": F32, "residual": F32},
         {"N": 896, "H": 14, "H_PADDED": 16, "D": 64, "D_PADDED": 64, "SPLITS": 8, "ROWS": 8, "PDL": 2},
         num_warps=8,
@@ -105,6 +125,8 @@ CONSTANTS = {
     "normed": {"w", "norm"},
     "normed gated": {"w", "norm"},
     "normed best": {"w", "norm"},
+    "drawn best": {"slots", "seeds", "lengths", "temperatures"},
+    "normed drawn best": {"w", "norm", "slots", "seeds", "lengths", "temperatures"},
     "out": {"w"},
     "down": {"w"},
     "add": {"norm"},
@@ -142,11 +164,19 @@ def test_a_kernel_waits_before_it_reads_what_another_wrote(name: str) -> None:
     before = ptx.split(WAIT)[0]
     assert "st.global" not in before and "cp.async.bulk.tensor" not in before
     if name in CONSTANTS:
-        assert read_before_the_wait(ptx, list(wanted.signature)) == CONSTANTS[name]
+        arguments = [name for name in wanted.signature for _ in range(DESCRIPTOR if name.endswith("_desc") else 1)]
+        assert read_before_the_wait(ptx, arguments) == CONSTANTS[name]
     else:
         assert "ld.global" not in before
 
 
 def test_tiles_run_on_the_warpgroups_tensor_cores_and_by_tma() -> None:
-    for name in ("plain", "gated", "partial", "best"):
+    for name in ("plain", "gated", "partial", "best", "drawn best"):
         assert "wgmma.mma_async" in compiled()[name] and "cp.async.bulk.tensor.2d" in compiled()[name]
+
+
+def test_a_draw_computes_an_entrys_noise_once_and_fuses_nothing_but_what_it_says() -> None:
+    """Of a product that is not fused with what follows, `fma` is seven terms of a series and the rounded shift."""
+    products = {name: len(re.findall(r"fma\.rn\.f32", ptx)) for name, ptx in compiled().items()}
+    assert products["drawn best"] - products["best"] == 8 * 64 * 128 // 128
+    assert products["normed drawn best"] - products["normed best"] == 8

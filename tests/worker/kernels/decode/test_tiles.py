@@ -16,7 +16,10 @@ from lockstep_worker.kernels.decode.tiles import (
     plain,
     plain_reference,
 )
+from lockstep_worker.kernels.draw import draw_tiles, pick
+from support.kernels.draws import candidates, check_equal, drawing
 
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # inf - inf, as on a GPU
 SMALL = Tile(64, 32, 32)
 WIDE = Tile(64, 32, 64, block_n2=16)
 DTYPES = [torch.float16, torch.float32]
@@ -71,19 +74,46 @@ def test_the_best_of_each_tile_is_found_and_columns_beyond_the_last_never_win() 
     x, w = operands(300, 64, torch.float16)
     x[0] = 1
     w[288:] = -w[288:].abs()  # row 0's scores in the last tile are negative: a column beyond, as zeros, would win
-    values, ids = torch.empty(5, 10), torch.empty(5, 10, dtype=torch.int32)
-    best(x, w, values, ids, SMALL)
+    found = candidates(5, 10, drawn=False)
+    best(x, w, None, found, SMALL)
     expected_values, expected_ids = best_reference(x[:5], w, 32)
-    torch.testing.assert_close(values, expected_values, atol=1e-3, rtol=1e-3)
-    assert ids.tolist() == expected_ids.tolist()
+    torch.testing.assert_close(found.highs_nB, expected_values, atol=1e-3, rtol=1e-3)
+    assert found.ids_nB.tolist() == expected_ids.tolist()
 
 
 def test_of_equal_scores_the_lowest_column_is_best() -> None:
     x, w = operands(64, 64, torch.float16)
     w[40] = w[33] = w[63] = x[0]
-    values, ids = torch.empty(1, 2), torch.empty(1, 2, dtype=torch.int32)
-    best(x, w, values, ids, SMALL)
-    assert ids[0, 1] == 33
+    for draw in (None, drawing([0.0])):
+        found = candidates(1, 2, drawn=draw is not None)
+        best(x, w, draw, found, SMALL)
+        assert found.ids_nB[0, 1] == 33
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("temperatures", [[0.7], [5.0, 0.0, 0.7], [0.0, 5.0, 3e38, 1e-6, 0.7]])
+def test_a_head_that_draws_finds_what_a_draw_from_its_logits_finds(
+    dtype: torch.dtype, temperatures: list[float]
+) -> None:
+    count, draw = len(temperatures), drawing(temperatures)
+    x, w = operands(300, 64, dtype)
+    logits, found = torch.empty(count, 300), candidates(count, 10, drawn=True)
+    plain(x, w, None, logits, SMALL)
+    best(x, w, draw, found, SMALL)
+    expected = draw_tiles(logits, draw, tile=32)
+    check_equal(found, expected)
+    assert pick(found).tolist() == pick(expected).tolist() != logits.argmax(1).tolist()
+
+
+def test_what_is_no_number_is_banned_whether_the_head_draws_or_not() -> None:
+    x, w = operands(64, 64, torch.float32)
+    w[33:62] = float("nan")
+    w[5] = float("inf") * x[0].sign()
+    for draw in (None, drawing([0.0]), drawing([1.0])):
+        found = candidates(1, 2, drawn=draw is not None)
+        best(x, w, draw, found, SMALL)
+        assert found.ids_nB[0, 0] == 5 and found.highs_nB[0, 0] == torch.inf
+        assert int(found.ids_nB[0, 1]) in {32, 62, 63} and found.highs_nB[0, 1].isfinite()
 
 
 def test_a_cut_that_does_not_fit_is_refused() -> None:

@@ -15,10 +15,11 @@ from lockstep_worker.kernels.decode.vector import (
     normed_best,
     normed_gated,
     normed_reference,
-    out,
-    out_reference,
 )
+from lockstep_worker.kernels.draw import draw_tiles, pick
+from support.kernels.draws import candidates, check_equal, drawing
 
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # inf - inf, as on a GPU
 EPS = 1e-5
 CUT = Vector(rows=8, warps=4)
 close = partial(torch.testing.assert_close, atol=1e-4, rtol=1e-4)
@@ -53,11 +54,34 @@ def test_the_best_of_each_program_is_the_lowest_of_equals_and_a_real_row() -> No
     x = F.rms_norm(residual, (64,), norm.float(), EPS)
     w[:] = -w.abs() * x.sign()  # all scores negative: a row beyond the last, as zeros, would win
     w[21] = w[18] = -w[17]
-    values, ids = torch.empty(38), torch.empty(38, dtype=torch.int32)
-    normed_best(w, residual, norm, EPS, values, ids, CUT)
     scores = F.pad(normed_reference(w, residual, norm, EPS, None), (0, 4), value=-torch.inf).view(38, 8)
-    close(values, scores.max(1).values)
-    assert ids[2] == 18 and ids[37] < 300
+    for draw in (None, drawing([0.0])):
+        found = candidates(1, 38, drawn=draw is not None)
+        normed_best(w, residual, norm, EPS, draw, found, CUT)
+        close(found.highs_nB[0], scores.max(1).values)
+        assert found.ids_nB[0, 2] == 18 and found.ids_nB[0, 37] < 300
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 5.0])
+def test_a_head_that_draws_finds_what_a_draw_from_its_logits_finds(dtype: torch.dtype, temperature: float) -> None:
+    w, residual, norm = operands(300, 64, dtype)
+    draw, logits, found = drawing([temperature]), torch.empty(1, 300), candidates(1, 38, drawn=True)
+    normed(w, residual, norm, EPS, None, logits[0], CUT)
+    normed_best(w, residual, norm, EPS, draw, found, CUT)
+    expected = draw_tiles(logits, draw, tile=8)
+    check_equal(found, expected)
+    assert pick(found).tolist() == pick(expected).tolist()
+    assert (pick(found) == logits.argmax(1)).all() == (temperature == 0)
+
+
+def test_a_row_that_is_no_number_is_banned_whether_the_head_draws_or_not() -> None:
+    w, residual, norm = operands(16, 64, torch.float32)
+    w[:7] = w[9:] = float("nan")
+    for draw in (None, drawing([1.0])):
+        found = candidates(1, 2, drawn=draw is not None)
+        normed_best(w, residual, norm, EPS, draw, found, CUT)
+        assert found.ids_nB.tolist() == [[7, 8]] and found.highs_nB.isfinite().all()
 
 
 @pytest.mark.parametrize(("rows", "length"), [(96, 64), (100, 200)])
@@ -67,14 +91,3 @@ def test_down_adds_to_the_residual(rows: int, length: int) -> None:
     residual = before.clone()
     down(w, x, residual, CUT)
     close(residual, before + w.float() @ x)
-
-
-@pytest.mark.parametrize(("heads", "dim", "splits"), [(4, 32, 1), (3, 24, 4), (2, 64, 8)])
-def test_out_joins_the_splits_and_adds_to_the_residual(heads: int, dim: int, splits: int) -> None:
-    w, _, _ = operands(100, heads * dim, torch.float16)
-    parts, weights = torch.randn(splits, heads, dim).half(), torch.randn(splits, heads) * 3
-    weights[0] = -1e30 if splits > 1 else 0.0  # a split without a token
-    before = torch.randn(100)
-    residual = before.clone()
-    out(w, parts, weights, residual, CUT)
-    close(residual, out_reference(w, parts, weights, before))

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lockstep_worker.kernels.decode.finish import choose
+from lockstep_worker.kernels.draw import draw_tiles, pick
 from lockstep_worker.model.dense.decode import DecodeStep, serves
 from lockstep_worker.model.dense.decode_batch import BatchStep
 from lockstep_worker.model.dense.decode_input import StepInput
 from support.kernels.dense_network import Shape, random_cache, random_network, reference_step
+from support.kernels.draws import drawing
 
 LLAMA = Shape()
 SHALLOW = Shape(layers=1)
@@ -67,9 +68,17 @@ def test_the_best_of_all_tiles_is_the_highest_logit(rows: int) -> None:
     weights, step = random_network(SHALLOW), rows_of(rows)
     decode = DecodeStep(weights, random_cache(SHALLOW, rows * BLOCKS, BLOCK_SIZE), max_rows=3, pdl=False)
     logits = decode.logits(step)
-    tokens = torch.empty(rows, dtype=torch.int64)
-    choose(*decode.best(step), tokens)
-    assert torch.equal(tokens, logits.argmax(1))
+    assert torch.equal(pick(decode.best(step)), logits.argmax(1))
+
+
+@pytest.mark.parametrize("temperatures", [[0.7], [0.0], [5.0, 0.0, 0.7]])
+def test_a_step_that_draws_brings_the_draws_from_its_logits(temperatures: list[float]) -> None:
+    rows, draw = len(temperatures), drawing(temperatures)
+    weights, step = random_network(SHALLOW), rows_of(rows)
+    decode = DecodeStep(weights, random_cache(SHALLOW, rows * BLOCKS, BLOCK_SIZE), max_rows=3, pdl=False)
+    logits = decode.logits(step)
+    assert torch.equal(pick(decode.best(step, draw)), pick(draw_tiles(logits, draw)))
+    assert torch.equal(pick(decode.best(step)), logits.argmax(1))
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -79,9 +88,7 @@ def test_of_equal_logits_the_lowest_id_wins_across_tiles(rows: int) -> None:
     winner = int(decode.logits(step)[0].argmax())
     ids = [17, 18, 150, 299]
     weights.head[ids] = weights.head[winner] * 2  # the head is the embedding: rows_of takes no token of these
-    tokens = torch.empty(rows, dtype=torch.int64)
-    choose(*decode.best(step), tokens)
-    assert tokens[0] == 17
+    assert pick(decode.best(step))[0] == 17
 
 
 def test_one_row_and_many_agree() -> None:

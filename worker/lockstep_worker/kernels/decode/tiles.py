@@ -22,6 +22,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from lockstep_worker.kernels.chain import chained, early, wait
+from lockstep_worker.kernels.draw import NO_DRAW, Candidates, DrawInput, allowed, highest, parameters, score
 
 PLAIN = tl.constexpr(0)
 """out [M, N] = x @ W.T, plus the bias where there is one"""
@@ -30,7 +31,10 @@ GATED = tl.constexpr(1)
 PARTIAL = tl.constexpr(2)
 """out float32 [SPLIT_K, M, N]: the parts of the sum, to be added in this order by `rows.add`"""
 BEST = tl.constexpr(3)
-"""out float32 [rows, tiles] and ids int32 [rows, tiles]: each tile's highest value and its column"""
+"""out float32 [rows, tiles] and ids int32 [rows, tiles]: each tile's highest value and its column
+
+With a draw's parameters the highest score, see `draw`, and float32 lows [rows, tiles] for its lower part.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ def _put(out, bias, acc, up, rows, columns, M_stored, N, EPILOGUE: tl.constexpr,
     tl.store(out + at, acc.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["M_stored"])
+@triton.jit(do_not_specialize=["M_stored"], do_not_specialize_on_alignment=["slots"])
 def multiply(
     x_desc,
     w_desc,
@@ -72,6 +76,13 @@ def multiply(
     bias,
     out,
     ids,
+    lows,
+    slots,
+    seeds,
+    lengths,
+    integers_stride,
+    temperatures,
+    floats_stride,
     M_stored,
     N,
     K: tl.constexpr,
@@ -84,12 +95,20 @@ def multiply(
     BIAS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program: one tile's part `program_id(0)` of the sum. `M_stored` are the rows that `out` has."""
+    """One program: one tile's part `program_id(0)` of the sum. `M_stored` are the rows that `out` has.
+
+    Without `lows` nothing is drawn, and the arguments behind it are None.
+    """
     part = tl.program_id(0)
     first_row = tl.program_id(1) * BLOCK_M
     column = tl.program_id(2) * (BLOCK_N + BLOCK_N2)
     LENGTH: tl.constexpr = K // SPLIT_K
+    rows = first_row + tl.arange(0, BLOCK_M)
     early(PDL)
+    if lows is not None:  # older than the chain
+        seed, index, temperature = parameters(
+            slots, seeds, lengths, integers_stride, temperatures, floats_stride, rows, rows < M_stored
+        )
     wait(PDL)
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up = acc
@@ -105,14 +124,19 @@ def multiply(
             up = tl.dot(x, w_desc.load([N + column, k]).T, up, input_precision="ieee")
             if BLOCK_N2 > 0:
                 up2 = tl.dot(x, w2_desc.load([N + column + BLOCK_N, k]).T, up2, input_precision="ieee")
-    rows = first_row + tl.arange(0, BLOCK_M)
     columns = column + tl.arange(0, BLOCK_N)
     if EPILOGUE == BEST:
-        scores = tl.where((columns < N)[None, :], acc, -float("inf"))  # a draw's noise is to be added here
-        best, index = tl.max(scores, 1, return_indices=True)  # the lowest of equals
         at = rows * tl.num_programs(2) + tl.program_id(2)
+        high = allowed(acc, (columns < N)[None, :])
+        if lows is None:
+            best, offset = tl.max(high, 1, return_indices=True)  # the lowest of equals
+            best_column = column + offset
+        else:
+            high, low = score(high, temperature[:, None], seed[:, None], index[:, None], columns[None, :])
+            best, best_low, best_column = highest(high, low, columns[None, :], 1)
+            tl.store(lows + at, best_low, mask=rows < M_stored)
         tl.store(out + at, best, mask=rows < M_stored)
-        tl.store(ids + at, column + index, mask=rows < M_stored)
+        tl.store(ids + at, best_column, mask=rows < M_stored)
     else:
         if EPILOGUE == PARTIAL:
             out += part.to(tl.int64) * M_stored * N
@@ -122,7 +146,20 @@ def multiply(
             _put(out, bias, acc2, up2, rows, columns2, M_stored, N, EPILOGUE, BIAS)
 
 
-def _run(x_MK: Tensor, w_NK: Tensor, out: Tensor, tile: Tile, pdl: int, *, epilogue, stored, bias=None, ids=None):
+def _run(
+    x_MK: Tensor,
+    w_NK: Tensor,
+    out: Tensor,
+    tile: Tile,
+    pdl: int,
+    *,
+    epilogue,
+    stored,
+    bias=None,
+    ids=None,
+    lows=None,
+    draw=NO_DRAW,
+) -> None:
     padded, length = x_MK.shape
     columns = w_NK.shape[0] // 2 if epilogue == GATED.value else w_NK.shape[0]
     assert padded % tile.block_m == 0, "rows come in whole tiles"
@@ -135,6 +172,8 @@ def _run(x_MK: Tensor, w_NK: Tensor, out: Tensor, tile: Tile, pdl: int, *, epilo
         w_NK if bias is None else bias,
         out,
         out if ids is None else ids,
+        lows,
+        *draw,
         stored,
         columns,
         K=length,
@@ -201,19 +240,33 @@ def partial_reference(x_MK: Tensor, w_NK: Tensor, split_k: int) -> Tensor:
     return torch.stack([x @ w.T for x, w in pairs])
 
 
-def best(x_MK: Tensor, w_VK: Tensor, values_RT: Tensor, ids_RT: Tensor, tile: Tile, pdl: int = 0) -> None:
-    """Each row's highest score among each tile's columns, and its column; of equal scores the lowest column.
+def best(x_MK: Tensor, w_VK: Tensor, draw: DrawInput | None, found_RT: Candidates, tile: Tile, pdl: int = 0) -> None:
+    """Each row's best among each tile's columns: without a draw the highest logit, of equal ones the lowest column.
 
     Args:
         x_MK: M is a multiple of the tile's rows.
         w_VK: the head.
-        values_RT: float32; its R rows are the first of x's, T = V / the tile's columns, rounded up.
-        ids_RT: int32.
+        draw: of R rows, older than the chain; None takes the arg-max.
+        found_RT: written; its R rows are the first of x's, T = V / the tile's columns, rounded up. It has `lows` where
+            there is a draw, and then is what `draw.draw_tiles` finds in the logits.
         tile: how it is cut; without `split_k` and `block_n2`.
         pdl: see `chain`.
     """
-    assert tile.block_n2 == 0 and values_RT.shape[1] == triton.cdiv(w_VK.shape[0], tile.block_n)
-    _run(x_MK, w_VK, values_RT, tile, pdl, epilogue=BEST.value, stored=values_RT.shape[0], ids=ids_RT)
+    rows, tiles = found_RT.ids_nB.shape
+    assert tile.block_n2 == 0 and tiles == triton.cdiv(w_VK.shape[0], tile.block_n)
+    assert (draw is None) == (found_RT.lows_nB is None)
+    _run(
+        x_MK,
+        w_VK,
+        found_RT.highs_nB,
+        tile,
+        pdl,
+        epilogue=BEST.value,
+        stored=rows,
+        ids=found_RT.ids_nB,
+        lows=found_RT.lows_nB,
+        draw=NO_DRAW if draw is None else draw.arguments(),
+    )
 
 
 def best_reference(x_MK: Tensor, w_VK: Tensor, columns: int) -> tuple[Tensor, Tensor]:

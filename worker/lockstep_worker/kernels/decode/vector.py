@@ -4,21 +4,23 @@ Here only reading the weights takes time, so each program has its share of them 
 vector: reading overlaps with the kernel before. The norms are computed anew by every program, which costs nothing
 beside. Activations between kernels are float32.
 
-Shape legend: N rows of a weight, K their length, P programs, E hidden size, H query heads, D head size, S splits of
-attention, I inner size of the MLP. "Vector" below is the shape of how it is cut: rows a program and warps.
+The output projection is in `out`.
+
+Shape legend: N rows of a weight, K their length, P programs, E hidden size, I inner size of the MLP. "Vector" below is
+the shape of how it is cut: rows a program and warps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from lockstep_worker.kernels.chain import chained, early, wait
+from lockstep_worker.kernels.draw import NO_DRAW, Candidates, DrawInput, allowed, highest, parameters, shift, shifted
 
 PLAIN = tl.constexpr(0)
 GATED = tl.constexpr(1)
@@ -35,7 +37,7 @@ class Vector:
 
 
 @triton.jit
-def _weight(w, rows, N, K: tl.constexpr, K_PADDED: tl.constexpr, ROWS_FIT: tl.constexpr):
+def weight_rows(w, rows, N, K: tl.constexpr, K_PADDED: tl.constexpr, ROWS_FIT: tl.constexpr):
     """Rows of a weight, without masks where none is needed."""
     column = tl.arange(0, K_PADDED)
     at = rows.to(tl.int64)[:, None] * K + column[None, :]
@@ -46,7 +48,7 @@ def _weight(w, rows, N, K: tl.constexpr, K_PADDED: tl.constexpr, ROWS_FIT: tl.co
     return tile
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def normed_kernel(
     w,
     residual,
@@ -54,6 +56,13 @@ def normed_kernel(
     bias,
     out,
     ids,
+    lows,
+    slots,
+    seeds,
+    lengths,
+    integers_stride,
+    temperatures,
+    floats_stride,
     eps,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -63,25 +72,40 @@ def normed_kernel(
     BIAS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program: ROWS of the N results. Of a merged gate and up weight N is half the rows."""
+    """One program: ROWS of the N results. Of a merged gate and up weight N is half the rows.
+
+    Without `lows` nothing is drawn, and the arguments behind it are None.
+    """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, K_PADDED)
     FIT: tl.constexpr = N % ROWS == 0
     early(PDL)
-    tile = _weight(w, rows, N, K, K_PADDED, FIT)
+    tile = weight_rows(w, rows, N, K, K_PADDED, FIT)
     if EPILOGUE == GATED:
-        up_tile = _weight(w + N * K, rows, N, K, K_PADDED, FIT)
+        up_tile = weight_rows(w + N * K, rows, N, K, K_PADDED, FIT)
     weight = tl.load(norm + column, mask=column < K, other=0.0).to(tl.float32)
+    if lows is not None:  # older than the chain
+        seed, index, temperature = parameters(
+            slots, seeds, lengths, integers_stride, temperatures, floats_stride, 0, N > 0
+        )
+        added = shift(temperature, seed, index, rows)
     wait(PDL)
     x = tl.load(residual + column, mask=column < K, other=0.0)
     scale = tl.rsqrt(tl.sum(x * x, 0) / K + eps)
     x = x * weight
     y = tl.sum(tile.to(tl.float32) * x[None, :], 1) * scale
     if EPILOGUE == BEST:
-        scores = tl.where(rows < N, y, -float("inf"))  # a draw's noise is to be added here
-        best, index = tl.max(scores, 0, return_indices=True)  # the lowest of equals
+        high = allowed(y, rows < N)
+        if lows is None:
+            best, offset = tl.max(high, 0, return_indices=True)  # the lowest of equals
+            best_row = tl.program_id(0) * ROWS + offset
+        else:
+            high = tl.gather(high, tl.arange(0, ROWS), 0)  # to a thread each: a sum leaves all of them to all threads
+            high, low = shifted(high, added)
+            best, best_low, best_row = highest(high, low, rows, 0)
+            tl.store(lows + tl.program_id(0), best_low)
         tl.store(out + tl.program_id(0), best)
-        tl.store(ids + tl.program_id(0), tl.program_id(0) * ROWS + index)
+        tl.store(ids + tl.program_id(0), best_row)
     else:
         if BIAS:
             y += tl.load(bias + rows, mask=rows < N, other=0.0).to(tl.float32)
@@ -91,7 +115,21 @@ def normed_kernel(
         tl.store(out + rows, y, mask=rows < N)
 
 
-def _run(w_NK, residual_K, norm_K, eps, out, cut: Vector, pdl, *, epilogue, bias=None, ids=None) -> None:
+def _run(
+    w_NK,
+    residual_K,
+    norm_K,
+    eps,
+    out,
+    cut: Vector,
+    pdl,
+    *,
+    epilogue,
+    bias=None,
+    ids=None,
+    lows=None,
+    draw=NO_DRAW,
+) -> None:
     results, length = w_NK.shape
     if epilogue == GATED.value:
         results //= 2
@@ -102,6 +140,8 @@ def _run(w_NK, residual_K, norm_K, eps, out, cut: Vector, pdl, *, epilogue, bias
         w_NK if bias is None else bias,
         out,
         out if ids is None else ids,
+        lows,
+        *draw,
         eps,
         N=results,
         K=length,
@@ -151,14 +191,38 @@ def normed_best(
     residual_K: Tensor,
     norm_K: Tensor,
     eps: float,
-    values_P: Tensor,
-    ids_P: Tensor,
+    draw: DrawInput | None,
+    found_1P: Candidates,
     cut: Vector,
     pdl: int = 0,
 ) -> None:
-    """The highest of each program's scores w @ norm(residual), float32, and its row, int32, the lowest of equals."""
-    assert values_P.shape == (triton.cdiv(w_VK.shape[0], cut.rows),)
-    _run(w_VK, residual_K, norm_K, eps, values_P, cut, pdl, epilogue=BEST.value, ids=ids_P)
+    """The best of each program's logits w @ norm(residual): without a draw the highest, the lowest row of equals.
+
+    Args:
+        w_VK: the head.
+        residual_K: float32.
+        norm_K: the norm's weight.
+        eps: of the norm.
+        draw: of one row, older than the chain; None takes the arg-max.
+        found_1P: written. It has `lows` where there is a draw, and then is what `draw.draw_tiles` finds in the logits.
+        cut: how it is cut.
+        pdl: see `chain`.
+    """
+    assert found_1P.ids_nB.shape == (1, triton.cdiv(w_VK.shape[0], cut.rows))
+    assert (draw is None) == (found_1P.lows_nB is None)
+    _run(
+        w_VK,
+        residual_K,
+        norm_K,
+        eps,
+        found_1P.highs_nB,
+        cut,
+        pdl,
+        epilogue=BEST.value,
+        ids=found_1P.ids_nB,
+        lows=found_1P.lows_nB,
+        draw=NO_DRAW if draw is None else draw.arguments(),
+    )
 
 
 def normed_reference(w_NK: Tensor, residual_K: Tensor, norm_K: Tensor, eps: float, bias_N: Tensor | None) -> Tensor:
@@ -175,7 +239,7 @@ def down_kernel(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, K_PADDED)
     early(PDL)
-    tile = _weight(w, rows, N, K, K_PADDED, N % ROWS == 0)
+    tile = weight_rows(w, rows, N, K, K_PADDED, N % ROWS == 0)
     wait(PDL)
     x = tl.load(x + column, mask=column < K, other=0.0)
     y = tl.sum(tile.to(tl.float32) * x[None, :], 1)
@@ -196,85 +260,3 @@ def down(w_EI: Tensor, x_I: Tensor, residual_E: Tensor, cut: Vector, pdl: int = 
         num_warps=cut.warps,
         **chained(pdl),
     )
-
-
-@triton.jit
-def out_kernel(
-    w,
-    parts,
-    weights,
-    residual,
-    N: tl.constexpr,
-    H: tl.constexpr,
-    H_PADDED: tl.constexpr,
-    D: tl.constexpr,
-    D_PADDED: tl.constexpr,
-    SPLITS: tl.constexpr,
-    ROWS: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """One program: ROWS of the residual, see `out`."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    head = tl.arange(0, H_PADDED)
-    d = tl.arange(0, D_PADDED)
-    early(PDL)
-    if H == H_PADDED and D == D_PADDED:
-        tile = _weight(w, rows, N, H * D, H * D, N % ROWS == 0)
-    else:
-        column = tl.arange(0, H_PADDED * D_PADDED)
-        inside = (column // D_PADDED < H) & (column % D_PADDED < D)
-        at = rows.to(tl.int64)[:, None] * (H * D) + (column // D_PADDED * D + column % D_PADDED)[None, :]
-        tile = tl.load(w + at, mask=(rows < N)[:, None] & inside[None, :], other=0.0)
-    wait(PDL)
-    most = tl.full([H_PADDED], -1e30, tl.float32)
-    total = tl.zeros([H_PADDED], tl.float32)
-    acc = tl.zeros([H_PADDED, D_PADDED], tl.float32)
-    for split in tl.static_range(SPLITS):  # a running softmax: no load depends on another
-        one = tl.load(weights + split * H + head, mask=head < H, other=-1e30)
-        at = (split * H + head)[:, None] * D + d[None, :]
-        part = tl.load(parts + at, mask=(head < H)[:, None] & (d < D)[None, :], other=0.0).to(tl.float32)
-        higher = tl.maximum(most, one)
-        old, new = tl.exp2(most - higher), tl.exp2(one - higher)
-        most = higher
-        total = total * old + new
-        acc = acc * old[:, None] + part * new[:, None]
-    x = tl.reshape(acc / total[:, None], [H_PADDED * D_PADDED])
-    y = tl.sum(tile.to(tl.float32) * x[None, :], 1)
-    tl.store(residual + rows, tl.load(residual + rows, mask=rows < N, other=0.0) + y, mask=rows < N)
-
-
-def out(w_EK: Tensor, parts_SHD: Tensor, weights_SH: Tensor, residual_E: Tensor, cut: Vector, pdl: int = 0) -> None:
-    """Join attention's splits and add their projection to the residual.
-
-    Args:
-        w_EK: K is H * D.
-        parts_SHD: of each split its attention.
-        weights_SH: float32, of each split the logarithm to base 2 of its softmax's sum.
-        residual_E: float32, in place.
-        cut: how it is cut.
-        pdl: see `chain`.
-    """
-    splits, heads, dim = parts_SHD.shape
-    size = w_EK.shape[0]
-    out_kernel[(triton.cdiv(size, cut.rows),)](
-        w_EK,
-        parts_SHD,
-        weights_SH,
-        residual_E,
-        N=size,
-        H=heads,
-        H_PADDED=triton.next_power_of_2(heads),
-        D=dim,
-        D_PADDED=triton.next_power_of_2(dim),
-        SPLITS=splits,
-        ROWS=cut.rows,
-        num_warps=cut.warps,
-        **chained(pdl),
-    )
-
-
-def out_reference(w_EK: Tensor, parts_SHD: Tensor, weights_SH: Tensor, residual_E: Tensor) -> Tensor:
-    """The residual that `out` leaves."""
-    share_SH = torch.softmax(weights_SH * torch.log(torch.tensor(2.0)), 0)
-    joined_HD = (share_SH[:, :, None] * parts_SHD.float()).sum(0)
-    return residual_E + w_EK.float() @ joined_HD.flatten()

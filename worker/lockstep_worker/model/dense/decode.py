@@ -17,6 +17,7 @@ from torch import Tensor
 from lockstep_worker.cache.tensors import KVCache
 from lockstep_worker.kernels import chain
 from lockstep_worker.kernels.decode.attention import GROUP
+from lockstep_worker.kernels.draw import Candidates, DrawInput
 from lockstep_worker.model.dense.decode_batch import BatchStep
 from lockstep_worker.model.dense.decode_input import StepInput
 from lockstep_worker.model.dense.decode_one import RowStep
@@ -52,13 +53,17 @@ class DecodeStep:
         """
         return self._of(step).logits(step)
 
-    def best(self, step: StepInput) -> tuple[Tensor, Tensor]:
-        """As `logits`, but return only the best of each of the head's tiles, for `kernels.decode.finish.choose`.
+    def best(self, step: StepInput, draw: DrawInput | None = None) -> Candidates:
+        """As `logits`, but find only the best of each of the head's T tiles.
+
+        Args:
+            step: the rows.
+            draw: what their draws depend on, written before the step; None takes the arg-max.
 
         Returns:
-            The highest logits, float32 [B, T], and their ids, int32 [B, T]; scratch, valid until the next step.
+            [B, T], as `kernels.draw.draw_tiles` finds them in the logits; scratch, valid until the next step.
         """
-        return self._of(step).best(step)
+        return self._of(step).best(step, draw)
 
     def _of(self, step: StepInput) -> RowStep | BatchStep:
         return self._one if step.rows == 1 else self._many

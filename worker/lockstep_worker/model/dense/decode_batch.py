@@ -20,6 +20,7 @@ from lockstep_worker.kernels.decode import rows, tiles
 from lockstep_worker.kernels.decode.attention import Split, attend
 from lockstep_worker.kernels.decode.join import join
 from lockstep_worker.kernels.decode.tiles import Tile
+from lockstep_worker.kernels.draw import Candidates, DrawInput
 from lockstep_worker.model.dense.decode_input import StepInput, heads_of
 from lockstep_worker.model.dense.routes import choose, rules
 from lockstep_worker.model.dense.routes.uses import Use, padded
@@ -59,7 +60,8 @@ class BatchStep:
         self._splits = scratch(heads * dim * max(self._split_rows(count) for count in range(1, max_rows + 1)))
         self._split_weights = scratch(self._splits.numel() // dim, dtype=torch.float32)
         most_best = max(count * self._head_tiles(count) for count in counts)
-        self._values, self._ids = scratch(most_best, dtype=torch.float32), scratch(most_best, dtype=torch.int32)
+        self._highs, self._lows = scratch(most_best, dtype=torch.float32), scratch(most_best, dtype=torch.float32)
+        self._ids = scratch(most_best, dtype=torch.int32)
 
     def _most_parts(self, padded_rows: int, layer: DenseLayer) -> int:
         routes = [self._route("residual", padded_rows, weight) for weight in (layer.out, layer.down)]
@@ -91,13 +93,16 @@ class BatchStep:
         tiles.plain(x_RE, self._weights.head, None, out_BV, self._head(x_RE.shape[0]), self._pdl)
         return out_BV
 
-    def best(self, step: StepInput) -> tuple[Tensor, Tensor]:
-        """Of each of the head's tiles the highest logit, float32 [B, T], and its id, int32 [B, T], in scratch."""
+    def best(self, step: StepInput, draw: DrawInput | None) -> Candidates:
+        """The best of each of the head's T tiles, in scratch; see `DecodeStep.best`."""
         x_RE = self._run(step)
-        shape = (step.rows, self._head_tiles(x_RE.shape[0]))
-        values_BT, ids_BT = (flat[: shape[0] * shape[1]].view(shape) for flat in (self._values, self._ids))
-        tiles.best(x_RE, self._weights.head, values_BT, ids_BT, self._head(x_RE.shape[0]), self._pdl)
-        return values_BT, ids_BT
+        tile, shape = self._head(x_RE.shape[0]), (step.rows, self._head_tiles(x_RE.shape[0]))
+        highs_BT, lows_BT, ids_BT = (
+            flat[: shape[0] * shape[1]].view(shape) for flat in (self._highs, self._lows, self._ids)
+        )
+        found = Candidates(highs_BT, None if draw is None else lows_BT, ids_BT)
+        tiles.best(x_RE, self._weights.head, draw, found, tile, self._pdl)
+        return found
 
     def _run(self, step: StepInput) -> Tensor:
         """All layers; returns the last norm's rows [R, E]."""

@@ -16,7 +16,9 @@ from torch import Tensor
 from lockstep_worker.cache.tensors import KVCache
 from lockstep_worker.kernels.decode import rows, vector
 from lockstep_worker.kernels.decode.attention import attend
+from lockstep_worker.kernels.decode.out import out
 from lockstep_worker.kernels.decode.vector import Vector
+from lockstep_worker.kernels.draw import Candidates, DrawInput
 from lockstep_worker.model.dense.decode_input import StepInput, heads_of
 from lockstep_worker.model.dense.routes import choose, rules
 from lockstep_worker.model.dense.routes.uses import Use
@@ -44,7 +46,8 @@ class RowStep:
         self._split_weights_1SH = scratch(1, splits, heads)
         self._gated_I = scratch(inner)
         programs = triton.cdiv(vocabulary, self._cut("head", weights.head).rows)
-        self._values_1P, self._ids_1P = scratch(1, programs), scratch(1, programs, dtype=torch.int32)
+        self._highs_1P, self._lows_1P = scratch(1, programs), scratch(1, programs)
+        self._ids_1P = scratch(1, programs, dtype=torch.int32)
 
     def _cut(self, use: Use, weight: Tensor) -> Vector:
         return choose.vector(use, weight.shape[0], weight.shape[1])
@@ -58,14 +61,14 @@ class RowStep:
         vector.normed(head, residual, norm, weights.eps, None, out_1V[0], cut, self._pdl)
         return out_1V
 
-    def best(self, step: StepInput) -> tuple[Tensor, Tensor]:
-        """Of each of the head's programs the highest logit, float32 [1, P], and its id, int32 [1, P], in scratch."""
+    def best(self, step: StepInput, draw: DrawInput | None) -> Candidates:
+        """The best of each of the head's P programs, in scratch; see `DecodeStep.best`."""
         self._run(step)
         weights, head = self._weights, self._weights.head
-        out = (self._values_1P[0], self._ids_1P[0])
+        found = Candidates(self._highs_1P, None if draw is None else self._lows_1P, self._ids_1P)
         residual, norm, cut = self._residual_1E[0], weights.final_norm, self._cut("head", head)
-        vector.normed_best(head, residual, norm, weights.eps, *out, cut, self._pdl)
-        return self._values_1P, self._ids_1P
+        vector.normed_best(head, residual, norm, weights.eps, draw, found, cut, self._pdl)
+        return found
 
     def _run(self, step: StepInput) -> None:
         """All layers; leaves the residual."""
@@ -75,15 +78,15 @@ class RowStep:
         for index, layer in enumerate(weights.layers):
             self._attend(index, layer, step)
             parts, split_weights = self._splits_1SHD[0], self._split_weights_1SH[0]
-            vector.out(layer.out, parts, split_weights, residual, self._cut("residual", layer.out), self._pdl)
+            out(layer.out, parts, split_weights, residual, self._cut("residual", layer.out), self._pdl)
             cut = self._cut("gate_up", layer.gate_up)
             vector.normed_gated(layer.gate_up, residual, layer.post_norm, weights.eps, self._gated_I, cut, self._pdl)
             vector.down(layer.down, self._gated_I, residual, self._cut("residual", layer.down), self._pdl)
 
     def _attend(self, index: int, layer: DenseLayer, step: StepInput) -> None:
         weights, cut = self._weights, self._cut("qkv", layer.qkv)
-        residual, out = self._residual_1E[0], self._qkv_1X[0]
-        vector.normed(layer.qkv, residual, layer.input_norm, weights.eps, layer.qkv_bias, out, cut, self._pdl)
+        residual, qkv = self._residual_1E[0], self._qkv_1X[0]
+        vector.normed(layer.qkv, residual, layer.input_norm, weights.eps, layer.qkv_bias, qkv, cut, self._pdl)
         attend(
             self._qkv_1X,
             layer.query_norm,
