@@ -111,12 +111,6 @@ WANTED = {
         {"H": 16, "D": 128, "D_PADDED": 128, "SPLITS": 8, "SPLITS_PADDED": 8, "PDL": 1},
         num_warps=1,
     ),
-    "choose": Specialisation(
-        f"{ROOM}.finish:choose_kernel",
-        {"values": F32, "ids": "*i32", "tokens": "*i64"},
-        {"T": 4748, "T_PADDED": 8192, "PDL": 1},
-        num_warps=16,
-    ),
 }
 CONSTANTS = {
     "attention": {"positions", "tables", "cos_sin", "query_norm", "key_norm"},
