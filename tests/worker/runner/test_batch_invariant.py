@@ -16,8 +16,8 @@ from support.data.checkout import ROOT
 from support.kernels.exact_dot import make_dots_exact
 from support.worlds.local_group import LocalGroup, Record, run_again
 
-OWN = NewRequest(1, list(range(20, 45)), SamplingParams(max_tokens=4, temperature=0.9, seed=7, top_p=0.9, logprobs=3))
-OTHER = NewRequest(2, [50, 60, 70], SamplingParams(max_tokens=4, temperature=0.0))
+OWN = NewRequest(1, list(range(20, 40)), SamplingParams(max_tokens=3, temperature=0.9, seed=7, top_p=0.9, logprobs=3))
+OTHER = NewRequest(2, [50, 60, 70], SamplingParams(max_tokens=3, temperature=0.0))
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ class Model:
 
     @property
     def path(self) -> str:
-        """Whose forward runs: `fast` is this engine's own, `invariant` its batch-invariant one, `generic` transformers'."""
+        """Whose forward runs: `fast` and the batch-invariant `invariant` are our own, `generic` is transformers'."""
         if self._batch_invariant:
             return "invariant"
         return "generic" if self._weights is None else "fast"

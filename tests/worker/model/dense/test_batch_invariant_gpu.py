@@ -1,4 +1,4 @@
-"""On a GPU, in bfloat16 and at real sizes: a request's logits are the same bits in any batch, chunk, bucket or graph."""
+"""On a GPU at real sizes: a request's logits are the same bits in any batch, chunk, bucket or graph."""
 
 from __future__ import annotations
 
