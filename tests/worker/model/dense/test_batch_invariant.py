@@ -14,7 +14,8 @@ from support.kernels.fixed import FixedNetwork
 
 LENGTH = 72
 """More than a tile of keys."""
-PLAIN = Shape(hidden=96, heads=2, kv_heads=1, head_dim=16, inner=96, vocabulary=200, longest=128)
+PLAIN = Shape(96, heads=2, kv_heads=1, head_dim=16, inner=96, vocabulary=200, longest=128, dtype=torch.float32)
+"""In float32, which hides no rounding of a sum."""
 WINDOWED = Shape(
     hidden=96, heads=3, kv_heads=1, head_dim=24, inner=64, vocabulary=70, longest=128, window=30, biased=True
 )
