@@ -49,6 +49,10 @@ class Config(ServeOptions):
                 f"max_num_tokens: {self.max_num_tokens} is below max_batch_size, {self.max_batch_size}: "
                 "each running request takes a token of every step"
             )
+        if self.batch_invariant and not self.fast_path:
+            yield "batch_invariant: needs fast_path, which is off"
+        if self.batch_invariant and self.device == "cpu":
+            yield "batch_invariant: on a GPU only, and device is cpu"
         last = self.metrics_port + self.world_size - 1
         if last > 65535:
             yield f"metrics_port: {self.metrics_port} plus a port for each of {self.world_size} ranks passes 65535"

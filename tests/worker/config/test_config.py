@@ -89,6 +89,10 @@ def test_every_fault_of_every_source_is_reported_at_once(tmp_path: Path) -> None
         pytest.param(
             {"routing": "cache-aware", "prefix_cache": False}, "routing: cache-aware needs prefix_cache", id="no-cache"
         ),
+        pytest.param(
+            {"batch_invariant": True, "fast_path": False}, "batch_invariant: needs fast_path", id="no-fast-path"
+        ),
+        pytest.param({"batch_invariant": True, "device": "cpu"}, "batch_invariant: on a GPU only", id="invariant-cpu"),
         pytest.param({"max_batch_size": 1025}, "max_batch_size: 1025 is above the limit, 1024", id="too-many-slots"),
         pytest.param({"max_num_tokens": 63}, "max_num_tokens: 63 is below max_batch_size, 64", id="budget"),
         pytest.param({"kv_cache_memory_fraction": 0.0}, "must be above 0", id="no-memory"),

@@ -13,7 +13,7 @@ from torch import Tensor
 from lockstep_worker.kernels.paged import paged_attention
 from lockstep_worker.kernels.paged_arguments import Partials, Scoring
 from lockstep_worker.kernels.paged_reference import paged_attention_reference
-from lockstep_worker.kernels.paged_tiling import Heads, Tiling, chunk_tiling, decode_tiling
+from lockstep_worker.kernels.paged_tiling import Heads, Tiling, chunk_tiling, decode_tiling, fixed_tiling
 from support.kernels.offline import BLACKWELL, HOPPER, Specialisation, compile_offline
 from support.kernels.paged import PagedCase
 
@@ -156,6 +156,7 @@ def specialise(tiling: Tiling, element: str, head_dim: int, **constants: object)
         "TILE": tiling.keys,
         "WINDOW": 0,
         "SOFTCAP": 0.0,
+        "IS_FIXED": tiling.is_fixed,
         "q_dim": 1,
     }
     signature = pointers | indices | numbers | {"scale": "fp32"}
@@ -179,6 +180,7 @@ def test_it_compiles_for_the_gpus_and_loads_tiles_ahead() -> None:
         replace(chunk, capabilities=(HOPPER, BLACKWELL)),
         specialise(chunk_tiling(1, 5, HEADS), "fp16", 96, WINDOW=128, SOFTCAP=50.0),
         specialise(chunk_tiling(256, 8192, large_heads), "bf16", 256, **whole, SINKS=None),
+        specialise(fixed_tiling(HEADS), "bf16", 128, **whole, SINKS=None),
     )
     for compiled in chain.from_iterable(results):
         assert "cp.async.cg" in compiled.ptx, "loads of 16 bytes, pipelined"

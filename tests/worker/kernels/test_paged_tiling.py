@@ -14,6 +14,7 @@ from lockstep_worker.kernels.paged_tiling import (
     chunk_queries,
     chunk_tiling,
     decode_tiling,
+    fixed_tiling,
 )
 
 H200 = 132
@@ -32,7 +33,7 @@ def tilings(heads: Heads) -> list[tuple[int, Tiling]]:
     for tokens in (2, 17, 500, 8192):
         assignments = -(-tokens // chunk_queries(tokens, heads))
         chunks.append((assignments, chunk_tiling(assignments, tokens, heads)))
-    return decodes + chunks
+    return [*decodes, *chunks, (1, fixed_tiling(heads))]
 
 
 @pytest.mark.parametrize("heads", MODELS, ids=str)

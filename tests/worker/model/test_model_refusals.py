@@ -97,6 +97,14 @@ def test_a_folder_without_a_model_and_an_unknown_dtype_are_named_together(tmp_pa
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["model", "dtype"]
 
 
+def test_batch_invariance_without_a_gpu_is_refused_by_its_option(tmp_path: Path) -> None:
+    path = str(save_tiny_model("llama", tmp_path))
+    with pytest.raises(ConfigError, match="batch_invariant: on a GPU only, and the device is cpu"):
+        load_model(path, device=CPU, batch_invariant=True)
+    with pytest.raises(ConfigError, match="batch_invariant: needs fast_path, which is off"):
+        load_model(path, device=torch.device("cuda"), fast_path=False, batch_invariant=True)
+
+
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     CONFIGS["llama"]().save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"model: .* has neither model.safetensors.index.json nor model.safetensors"):

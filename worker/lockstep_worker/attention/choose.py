@@ -9,6 +9,7 @@ from lockstep_worker.attention.paged import PagedBackend
 from lockstep_worker.attention.protocol import AttentionBackend, AttentionShape
 from lockstep_worker.attention.sdpa import SdpaBackend
 from lockstep_worker.cache.tensors import KVCache
+from lockstep_worker.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +31,22 @@ BACKENDS: tuple[BackendKind, ...] = (PagedBackend, SdpaBackend)
 """The fastest first; the last one, the reference, serves every model."""
 
 
-def choose_backend(kv: KVCache, shape: AttentionShape) -> AttentionBackend:
+def choose_backend(kv: KVCache, shape: AttentionShape, *, batch_invariant: bool = False) -> AttentionBackend:
     """Make the first backend that serves a model on this rank.
 
     Args:
         kv: the cache; its device is the rank's, its dtype the model's.
         shape: what the model's layers ask for.
+        batch_invariant: a token's numbers may not depend on its batch.
+
+    Raises:
+        ConfigError: no backend that is batch-invariant serves the model.
     """
+    if batch_invariant:
+        if not PagedBackend.serves(kv, shape):
+            raise ConfigError(["batch_invariant: the attention that it needs does not serve this model's heads"])
+        log.info("attention: %s, batch-invariant", PagedBackend.name)
+        return PagedBackend(kv, shape, batch_invariant=True)
     kind = next(kind for kind in BACKENDS if kind.serves(kv, shape))
     log.info("attention: %s", kind.name)
     return kind(kv, shape)

@@ -3,6 +3,8 @@
 A batch where each sequence brings one token is one part. Otherwise those that bring one are a part of their own beside
 those that bring more, so that decodes beside a long prompt keep the tiles that suit them.
 
+Where a token's numbers may not depend on its batch, every batch is one part, and all have the same tiles.
+
 Nothing is planned from a context's length where every sequence brings one token, and what runs share lies at fixed
 addresses: such a run may be captured in a graph and replayed at other lengths.
 """
@@ -29,6 +31,7 @@ from lockstep_worker.kernels.paged_tiling import (
     chunk_queries,
     chunk_tiling,
     decode_tiling,
+    fixed_tiling,
 )
 from lockstep_worker.kernels.paged_write import paged_write
 
@@ -47,12 +50,13 @@ class PagedBackend:
     Args:
         kv: the cache, written and read.
         shape: the model's.
+        batch_invariant: compute each token bit for bit the same in any batch and any chunk; slower.
     """
 
     name = "paged"
     is_replayable = True
 
-    def __init__(self, kv: KVCache, shape: AttentionShape) -> None:
+    def __init__(self, kv: KVCache, shape: AttentionShape, *, batch_invariant: bool = False) -> None:
         keys = kv.keys[0]
         [query_heads] = shape.query_heads
         self._kv = kv
@@ -62,7 +66,9 @@ class PagedBackend:
             head_bytes=triton.next_power_of_2(shape.head_dim) * keys.dtype.itemsize,
             processors=_count_processors(keys.device),
         )
-        self._partials = Partials.allocate(self._heads.most_partial_rows, shape.head_dim, keys.device)
+        self._fixed = fixed_tiling(self._heads) if batch_invariant else None
+        partial_rows = 0 if batch_invariant else self._heads.most_partial_rows
+        self._partials = Partials.allocate(partial_rows, shape.head_dim, keys.device)
         self._singles = AssignmentBuffer(keys.device)
         self._chunks = AssignmentBuffer(keys.device)
 
@@ -84,6 +90,8 @@ class PagedBackend:
 
     def _split(self, batch: PackedBatch) -> list[_Part]:
         host, heads = batch.host, self._heads
+        if self._fixed is not None:
+            return [_Part(_sequences(batch, self._assign_all(batch, self._fixed.queries)), self._fixed)]
         if host.max_query == 1:
             return [_Part(_sequences(batch, None), decode_tiling(len(host.context_lens), heads))]
         tokens = _count_chunked(host)
@@ -93,6 +101,13 @@ class PagedBackend:
         if singles.size:
             parts.append(_Part(_sequences(batch, self._singles.upload(singles)), decode_tiling(len(singles), heads)))
         return parts
+
+    def _assign_all(self, batch: PackedBatch, queries: int) -> Tensor:
+        """Assign every token, those of decodes too, so that all batches run one kernel; returns int32 [P, 2]."""
+        if batch.host.max_query > 1:
+            return self._chunks.upload(assign_chunks(batch.host, queries, fewest=1))
+        rows = torch.arange(len(batch.context_lens), dtype=torch.int32, device=batch.context_lens.device)
+        return torch.stack((rows, torch.zeros_like(rows)), dim=1)  # on the device: a replay makes its own again
 
 
 class PagedRun:

@@ -27,8 +27,8 @@ def assign_singles(host: HostBatch) -> Int32:
     return np.stack((singles, np.zeros_like(singles)), axis=1).astype(np.int32)
 
 
-def assign_chunks(host: HostBatch, queries: int) -> Int32:
-    """Cut the tokens of the sequences that bring several into assignments of `queries` tokens at most.
+def assign_chunks(host: HostBatch, queries: int, fewest: int = 2) -> Int32:
+    """Cut the tokens of the sequences that bring `fewest` or more into assignments of `queries` tokens at most.
 
     Those with the most keys to look at come first, so that the last program to start is a short one.
 
@@ -36,7 +36,7 @@ def assign_chunks(host: HostBatch, queries: int) -> Int32:
         [P, 2]: sequence, and the first of the tokens that it brings.
     """
     counts = np.diff(host.query_start)
-    chunked = np.flatnonzero(counts > 1)
+    chunked = np.flatnonzero(counts >= fewest)
     pieces = -(-counts[chunked] // queries)
     sequence = np.repeat(chunked, pieces)
     first = (np.arange(sequence.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * queries

@@ -70,6 +70,9 @@ class ServeOptions:
     fast_path: bool = declare(
         True, "engine", "run dense models by this engine's own kernels where they serve; on a GPU only"
     )
+    batch_invariant: bool = declare(
+        False, "engine", "compute a request bit for bit the same in any batch; dense models on a GPU only, slower"
+    )
 
     block_size: int = declare(16, "KV cache", "tokens in one block", low=1, high=1024)
     num_blocks: int | None = declare(None, "KV cache", "blocks per rank", unset="as many as the memory holds", low=1)

@@ -8,6 +8,10 @@ one a key, so that tiles need not divide pages and the loads of the next tile ar
 Where programs are too few for the GPU, each one's keys are split between several, whose sums `paged_join` merges in a
 fixed order. How many depends on the batch's layout only, never on a context's length: a captured graph stays right.
 
+With a fixed tiling a row's numbers do not depend on the rows that share its program: tiles of keys begin at multiples
+of their length, all go through the same masked code, and one of which a row sees nothing leaves the row's sums as they
+are, since it multiplies them by one and adds zero.
+
 Source of the running softmax: FlashAttention; of the split: Flash-Decoding; of the rows of a group: FlashInfer.
 
 Shape legend: T packed tokens, S sequences, H query heads, K KV heads, G query heads a KV head, D head size, N blocks of
@@ -60,6 +64,7 @@ def paged_attention_kernel(
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    IS_FIXED: tl.constexpr,
 ):
     """Attend BLOCK_Q tokens x G heads over one split of their context; the grid is [P, K, splits].
 
@@ -79,6 +84,8 @@ def paged_attention_kernel(
     end = position + tl.minimum(BLOCK_Q, queries)
     if WINDOW > 0:
         begin = tl.maximum(position - WINDOW + 1, 0)
+        if IS_FIXED:  # tiles that lie where they do for any other rows
+            begin = begin // TILE * TILE
     share = tl.cdiv(tl.cdiv(end - begin, splits), TILE) * TILE
     begin += split * share
     end = tl.minimum(end, begin + share)
@@ -89,7 +96,7 @@ def paged_attention_kernel(
     table = TABLES + sequence.to(tl.int64) * table_stride
     seen = position + row // G  # [ROWS]: the last position that a row sees
     masked_from = begin
-    if BLOCK_Q > 1 and WINDOW == 0:  # up to the first token's own key all tokens see all keys
+    if BLOCK_Q > 1 and WINDOW == 0 and not IS_FIXED:  # up to the first token's own key all tokens see all keys
         masked_from += tl.maximum(tl.minimum(position + 1, end) - begin, 0) // TILE * TILE
         for start in range(begin, masked_from, TILE):
             peak, total, sums = take_tile(
@@ -99,7 +106,7 @@ def paged_attention_kernel(
     for start in range(masked_from, end, TILE):
         peak, total, sums = take_tile(
             q, peak, total, sums, KEYS, VALUES, table, start, end, seen, head, scale,
-            K, D, PADDED_D, PAGE, TILE, WINDOW, SOFTCAP, True, BLOCK_Q > 1,
+            K, D, PADDED_D, PAGE, TILE, WINDOW, SOFTCAP, True, BLOCK_Q > 1 or IS_FIXED,
         )  # fmt: skip
 
     if SUMS is None:
@@ -171,6 +178,7 @@ def paged_attention(
         TILE=tiling.keys,
         WINDOW=scoring.sliding_window or 0,
         SOFTCAP=scoring.softcap or 0.0,
+        IS_FIXED=tiling.is_fixed,
         num_warps=tiling.warps,
         num_stages=tiling.depth,
     )

@@ -17,6 +17,7 @@ MOST_ROWS = 128
 """Of a program's tile."""
 
 _LEAST_ROWS = 16  # of a tensor core's operand
+_FIXED_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Tiling:
     warps: int
     depth: int
     """tiles whose loads are under way together"""
+    is_fixed: bool = False
+    """a row's numbers are the same whatever rows share its program"""
 
     def partial_rows(self, assignments: int, kv_heads: int) -> int:
         """Count the rows of partial results."""
@@ -89,6 +92,16 @@ def chunk_tiling(assignments: int, tokens: int, heads: Heads) -> Tiling:
     rows = _chunk_rows(tokens, heads)
     splits = _splits(assignments * heads.kv_heads, heads.processors)
     return Tiling(rows // heads.group, rows, _fit(64, heads.head_bytes), splits, rows // 16, depth=3)
+
+
+def fixed_tiling(heads: Heads) -> Tiling:
+    """Choose for sequences that bring one token or many, the same for all batches: no split, and one shape of tile.
+
+    A decode fills few of a tile's rows, but it is the keys that it waits for.
+    """
+    rows = MOST_ROWS if heads.group > _FIXED_ROWS else _FIXED_ROWS
+    keys = _fit(64, heads.head_bytes)
+    return Tiling(rows // heads.group, rows, keys, splits=1, warps=rows // 16, depth=3, is_fixed=True)
 
 
 def _chunk_rows(tokens: int, heads: Heads) -> int:

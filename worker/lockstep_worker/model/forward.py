@@ -35,6 +35,7 @@ class Model:
         end_ids: the ids that end a text, from the model's configuration.
         device: where the weights are.
         dense: the network's weights as the fast path takes them; None runs transformers' own forward.
+        batch_invariant: compute each token bit for bit the same in any batch; needs `dense`.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class Model:
         end_ids: tuple[int, ...],
         device: torch.device,
         dense: DenseWeights | None = None,
+        batch_invariant: bool = False,
     ) -> None:
+        assert dense is not None or not batch_invariant, "make_model refuses it"
         text = network.config.get_text_config(decoder=True)
         self.config: Any = network.config
         self.vocab_size = int(text.vocab_size)
@@ -59,6 +62,7 @@ class Model:
         self._network = network
         self._shape = shape
         self._weights = dense
+        self._batch_invariant = batch_invariant
         self._dense: DenseForward | None = None
         self._decode: DecodeStep | None = None
         self._kv: KVCache | None = None
@@ -72,7 +76,9 @@ class Model:
 
     @property
     def path(self) -> str:
-        """Whose forward runs: `fast` is this engine's own, `generic` transformers'."""
+        """Whose forward runs: `fast` and the batch-invariant `invariant` are our own, `generic` is transformers'."""
+        if self._batch_invariant:
+            return "invariant"
         return "generic" if self._weights is None else "fast"
 
     @property
@@ -98,7 +104,11 @@ class Model:
         return 2 * self.num_layers * block_size * self.kv_heads_local * self.head_dim * self.dtype.itemsize
 
     def create_cache(self, num_blocks: int, block_size: int) -> None:
-        """Allocate the KV cache; an earlier one is given back."""
+        """Allocate the KV cache; an earlier one is given back.
+
+        Raises:
+            ConfigError: no batch-invariant attention serves the model, where it has to be.
+        """
         self._kv = self._attention = self._dense = self._decode = (
             None  # the earlier cache goes before the new one comes
         )
@@ -111,12 +121,16 @@ class Model:
             dtype=self.dtype,
             device=self.device,
         )
-        self._attention = choose_backend(self._kv, self._shape)
-        self._dense = None if self._weights is None else DenseForward(self._weights, self._kv)
+        invariant = self._batch_invariant
+        self._attention = choose_backend(self._kv, self._shape, batch_invariant=invariant)
+        if self._weights is not None:
+            self._dense = DenseForward(self._weights, self._kv, batch_invariant=invariant)
 
     def prepare_decodes(self, max_rows: int) -> None:
         """Make ready what decodes of up to so many rows need beside the cache; the address of none of it changes."""
         assert self._kv is not None, "create_cache comes before"
+        if self._batch_invariant:
+            return  # all batches take one path
         is_gpu = self.device.type == "cuda"
         if is_gpu and (torch.cuda.get_device_capability(self.device) < HOPPER or self.dtype.itemsize > _CUT_FOR_BYTES):
             return  # tensor memory access and the chain of kernels came with Hopper

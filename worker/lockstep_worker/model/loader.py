@@ -37,6 +37,7 @@ def load_model(
     dtype: str = "auto",
     topology: Topology = ALONE,
     fast_path: bool = True,
+    batch_invariant: bool = False,
 ) -> Model:
     """Load one rank's part of a model; nothing is fetched from anywhere.
 
@@ -47,12 +48,15 @@ def load_model(
         topology: which part of the weights is this rank's, and the process groups that share them; a group of one never
             touches torch.distributed.
         fast_path: on a GPU, take this engine's own kernels for networks that they serve.
+        batch_invariant: compute each token bit for bit the same in any batch.
 
     Raises:
-        ConfigError: no model at the path, or an unknown dtype.
+        ConfigError: no model at the path, an unknown dtype, or a model or device that cannot be batch-invariant.
         UnsupportedModel: the model cannot be served right.
     """
     files = _check_arguments(path, dtype)
+    if batch_invariant:
+        _check_invariant(device, fast_path)
     register_attention()
     hf_logging.disable_progress_bar()  # a rank's log is no terminal
     config = AutoConfig.from_pretrained(path, local_files_only=True)
@@ -64,29 +68,57 @@ def load_model(
     else:
         network = _load_part(files, config, device, DTYPES.get(dtype), topology.tensor)
     ends = read_end_ids(path, config)
-    return make_model(network, end_ids=ends, device=device, tensor_parallel=topology.tensor.size, fast_path=fast_path)
+    return make_model(
+        network,
+        end_ids=ends,
+        device=device,
+        tensor_parallel=topology.tensor.size,
+        fast_path=fast_path,
+        batch_invariant=batch_invariant,
+    )
 
 
 def make_model(
-    network: Any, *, end_ids: tuple[int, ...], device: torch.device, tensor_parallel: int, fast_path: bool
+    network: Any,
+    *,
+    end_ids: tuple[int, ...],
+    device: torch.device,
+    tensor_parallel: int,
+    fast_path: bool,
+    batch_invariant: bool = False,
 ) -> Model:
     """Make a `Model` of a transformers network whose weights are on the device; see `load_model`.
 
     Raises:
+        ConfigError: it cannot be batch-invariant.
         UnsupportedModel: the model cannot be served right.
     """
+    if batch_invariant:
+        _check_invariant(device, fast_path)
     network.eval().requires_grad_(False)
     shape = probe_attention(network, network.config.get_text_config(decoder=True).num_hidden_layers, device)
-    dense = _take_dense(network, tensor_parallel) if fast_path and device.type == "cuda" else None
-    return Model(network, shape=shape, end_ids=end_ids, device=device, dense=dense)
+    dense = None
+    if fast_path and device.type == "cuda":
+        dense = _take_dense(network, tensor_parallel, batch_invariant=batch_invariant)
+    return Model(network, shape=shape, end_ids=end_ids, device=device, dense=dense, batch_invariant=batch_invariant)
 
 
-def _take_dense(network: Any, tensor_parallel: int) -> DenseWeights | None:
+def _check_invariant(device: torch.device, fast_path: bool) -> None:
+    """Refuse what is known to be no fast path before anything is loaded."""
+    if device.type != "cuda":
+        raise ConfigError([f"batch_invariant: on a GPU only, and the device is {device.type}"])
+    if not fast_path:
+        raise ConfigError(["batch_invariant: needs fast_path, which is off"])
+
+
+def _take_dense(network: Any, tensor_parallel: int, *, batch_invariant: bool) -> DenseWeights | None:
     """Take a network's weights for the fast path, or say why transformers' own forward runs."""
     taken = take_weights(network, network.config.get_text_config(decoder=True).max_position_embeddings, tensor_parallel)
     if isinstance(taken, DenseWeights):
-        log.info("forward: fast, by this engine's own kernels")
+        log.info("forward: %s, by this engine's own kernels", "batch-invariant" if batch_invariant else "fast")
         return taken
+    if batch_invariant:
+        raise ConfigError([f"batch_invariant: needs the fast path, which does not serve this model, since {taken}"])
     log.info("forward: generic, transformers' own, since %s", taken)
     return None
 

@@ -68,7 +68,14 @@ def load(config: Config, comm: Comm, topology: Topology, metrics: RankMetrics) -
     log.info("loading %s on %s as rank %d of %d", config.model, device, comm.rank, comm.size)
     start = time.monotonic()
     topology = form_groups(comm, topology, device)
-    model = load_model(config.model, device=device, dtype=config.dtype, topology=topology, fast_path=config.fast_path)
+    model = load_model(
+        config.model,
+        device=device,
+        dtype=config.dtype,
+        topology=topology,
+        fast_path=config.fast_path,
+        batch_invariant=config.batch_invariant,
+    )
     metrics.startup_seconds[("load",)].set(time.monotonic() - start)
     log.info("the model is loaded after %.1f s", time.monotonic() - start)
     max_model_len = choose_max_model_len(config.max_model_len, model.max_model_len)

@@ -15,6 +15,8 @@ from torch import Tensor
 from lockstep_worker.sampling.columns import NO_TOKEN, Columns
 
 BANNED = float("-inf")
+_BEST_WEIGHT = 1 << 40
+"""Of a row's best entry, in integers; a row of 2**20 entries as good adds up to 2**60."""
 
 
 def add_bias(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
@@ -70,8 +72,8 @@ def truncate(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
 
     Equal logits keep their order by id, so that the kept set does not depend on the batch.
     """
-    ordered, order, probability, drop = _rank(logits_nV, rows, columns)
-    drop |= probability < columns.min_p[rows].unsqueeze(1) * probability[:, :1]
+    ordered, order, weight, drop = _rank(logits_nV, rows, columns)
+    drop |= weight < columns.min_p[rows].unsqueeze(1)
     drop[:, 0] = False
     return _to_columns(ordered.masked_fill(drop, BANNED), order)
 
@@ -98,15 +100,21 @@ def keep_min_p(logits_nV: Tensor, rows: Tensor, columns: Columns) -> Tensor:
 
 
 def _rank(logits_nV: Tensor, rows: Tensor, columns: Columns) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Order each row and apply top-k: the logits, their ids and probabilities, and which of them top-p drops."""
+    """Order each row and apply top-k: the logits, their ids and weights, and which of them top-p drops.
+
+    A weight is a probability divided by the best one's. Weights are added as integers, whose sum is the same in any
+    order: on a GPU that of floats depends on the number of rows, and for a single row on the run.
+    """
     ordered, order = logits_nV.sort(dim=1, descending=True, stable=True)
     position = torch.arange(ordered.shape[1], device=ordered.device)
     top_k = columns.top_k[rows].unsqueeze(1)
     ordered = ordered.masked_fill((top_k > 0) & (position >= top_k), BANNED)
-    probability = ordered.softmax(dim=1)
-    before = probability.cumsum(dim=1) - probability
+    weight = (ordered - ordered[:, :1]).exp()
+    parts = (weight * _BEST_WEIGHT).long()
+    sums = parts.cumsum(dim=1)
     top_p = columns.top_p[rows].unsqueeze(1)
-    return ordered, order, probability, (before >= top_p) & (top_p < 1)  # the sum may reach one before the last entry
+    needed = (top_p.double() * sums[:, -1:]).ceil().long()
+    return ordered, order, weight, (sums - parts >= needed) & (top_p < 1)  # the last entries may weigh nothing
 
 
 def _to_columns(ordered_nV: Tensor, order_nV: Tensor) -> Tensor:

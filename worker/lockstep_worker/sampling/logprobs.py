@@ -8,6 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.nn.functional import pad
+
+_ALIGNED = 4
+"""Entries of 16 bytes. A GPU's softmax adds up a row that begins elsewhere in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,11 @@ def top_logprobs(logits_mV: Tensor, tokens: Tensor, width: int) -> TopLogprobs:
         tokens: int64 [m], the tokens drawn.
         width: K, at most V.
     """
-    logprobs = logits_mV.log_softmax(dim=1)
+    vocabulary = logits_mV.shape[1]
+    padding = -vocabulary % _ALIGNED
+    if padding:  # so that a row's numbers do not depend on where in the batch it is
+        logits_mV = pad(logits_mV, (0, padding), value=float("-inf"))
+    logprobs = logits_mV.log_softmax(dim=1)[:, :vocabulary]
     drawn = logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
     values, ids = logprobs.topk(width, dim=1)
     return TopLogprobs(drawn, ids.int(), values)

@@ -33,7 +33,24 @@ def dummy_network(config: Mapping[str, Any], device: torch.device, dtype: torch.
         return AutoModelForCausalLM.from_config(hf_config, dtype=dtype, attn_implementation=NAME)
 
 
-def dummy_model(config: Mapping[str, Any], device: torch.device, dtype: torch.dtype, *, fast_path: bool) -> Model:
-    """Make the model of `dummy_network`, as `model/loader` does of one that it read."""
-    network = dummy_network(config, device, dtype)
-    return make_model(network, end_ids=(), device=device, tensor_parallel=1, fast_path=fast_path)
+def dummy_model(
+    config: Mapping[str, Any],
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    fast_path: bool,
+    batch_invariant: bool = False,
+) -> Model:
+    """Make the model of `dummy_network`, as `model/loader` does of one that it read.
+
+    Raises:
+        ConfigError: it cannot be batch-invariant.
+    """
+    return make_model(
+        dummy_network(config, device, dtype),
+        end_ids=(),
+        device=device,
+        tensor_parallel=1,
+        fast_path=fast_path,
+        batch_invariant=batch_invariant,
+    )

@@ -67,8 +67,14 @@ class Session:
     def __init__(self, workload: Workload, most: int, options: Mapping[str, str]) -> None:
         self.config = _configure(workload, most, options)
         self.device = choose_device(self.config.device, local_rank=0)
-        dtype, fast_path = _choose_dtype(self.config, self.device), self.config.fast_path
-        self.model = dummy_model(SHAPES[workload.shape], self.device, dtype, fast_path=fast_path)
+        dtype = _choose_dtype(self.config, self.device)
+        self.model = dummy_model(
+            SHAPES[workload.shape],
+            self.device,
+            dtype,
+            fast_path=self.config.fast_path,
+            batch_invariant=self.config.batch_invariant,
+        )
         self.metrics = RankMetrics(CollectorRegistry(), 0)
         self.outlet = CountingOutlet()
 

@@ -1,4 +1,4 @@
-"""The fast path for any batch: few fused kernels around the large multiplications, which are cuBLAS's.
+"""The fast path for any batch: few fused kernels around the large multiplications, which are cuBLAS's or fixed.
 
 A layer is nine kernels: norm, qkv, rotation with the write to the cache, attention, out, norm, gate and up, silu, down.
 Nothing here waits for the device or asks it, so a CUDA graph can capture a call.
@@ -8,6 +8,8 @@ Shape legend: T packed tokens, n wanted rows, V vocabulary, E hidden size, H que
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear
@@ -16,6 +18,7 @@ from lockstep_worker.attention.batch import PackedBatch
 from lockstep_worker.attention.protocol import AttentionOptions, AttentionRun
 from lockstep_worker.cache.tensors import KVCache
 from lockstep_worker.kernels.activation import gated_silu
+from lockstep_worker.kernels.fixed_matmul import fixed_matmul
 from lockstep_worker.kernels.norm import add_norm, norm
 from lockstep_worker.kernels.rope import Rotation, rotate_and_write
 from lockstep_worker.model.dense.weights import DenseLayer, DenseWeights
@@ -29,11 +32,13 @@ class DenseForward:
     Args:
         weights: the network's.
         kv: the cache that attention reads, in the weights' dtype.
+        batch_invariant: compute each row bit for bit the same in any batch; attention must be told the same.
     """
 
-    def __init__(self, weights: DenseWeights, kv: KVCache) -> None:
+    def __init__(self, weights: DenseWeights, kv: KVCache, *, batch_invariant: bool = False) -> None:
         self._weights = weights
         self._kv = kv
+        self._multiply: Callable[..., Tensor] = fixed_matmul if batch_invariant else linear
         self._rotations = [
             Rotation(weights.cos_sin, layer.query_norm, layer.key_norm, weights.eps) for layer in weights.layers
         ]
@@ -50,7 +55,7 @@ class DenseForward:
         Returns:
             float32 [n, V]
         """
-        return linear(self.hidden(batch, run), self._weights.head).float()
+        return self._multiply(self.hidden(batch, run), self._weights.head).float()
 
     @torch.inference_mode()
     def hidden(self, batch: PackedBatch, run: AttentionRun) -> Tensor:
@@ -64,19 +69,18 @@ class DenseForward:
             attended = self._attend(index, normed_TE, batch, run)
             if index == last:  # nothing looks at the other rows any more
                 attended, residual_TE = attended[batch.logit_rows], residual_TE[batch.logit_rows]
-            normed_TE = add_norm(linear(attended, layer.out), residual_TE, layer.post_norm, eps)
+            normed_TE = add_norm(self._multiply(attended, layer.out), residual_TE, layer.post_norm, eps)
             following = weights.final_norm if index == last else weights.layers[index + 1].input_norm
-            normed_TE = add_norm(_gated_mlp(normed_TE, layer), residual_TE, following, eps)
+            normed_TE = add_norm(self._gated_mlp(normed_TE, layer), residual_TE, following, eps)
         return normed_TE
 
     def _attend(self, index: int, normed_TE: Tensor, batch: PackedBatch, run: AttentionRun) -> Tensor:
         """Compute one layer's attention up to its heads' outputs, [T, H * D]."""
         layer = self._weights.layers[index]
-        qkv = linear(normed_TE, layer.qkv, layer.qkv_bias)
+        qkv = self._multiply(normed_TE, layer.qkv, layer.qkv_bias)
         keys, values = self._kv.keys[index], self._kv.values[index]
         q_THD = rotate_and_write(qkv, self._rotations[index], batch.positions, batch.kv_cells, keys, values)
         return run.read(index, q_THD, self._options[index]).flatten(1)
 
-
-def _gated_mlp(normed_TE: Tensor, layer: DenseLayer) -> Tensor:
-    return linear(gated_silu(linear(normed_TE, layer.gate_up)), layer.down)
+    def _gated_mlp(self, normed_TE: Tensor, layer: DenseLayer) -> Tensor:
+        return self._multiply(gated_silu(self._multiply(normed_TE, layer.gate_up)), layer.down)
