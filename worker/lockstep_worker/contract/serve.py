@@ -66,7 +66,9 @@ class ServeOptions:
     )
     overlap: bool = declare(True, "engine", "begin a step before the previous one's tokens are read")
 
-    graphs: bool = declare(True, "engine", "replay decodes as CUDA graphs, captured at start; on a GPU that holds the whole model")
+    graphs: bool = declare(
+        True, "engine", "replay decodes as CUDA graphs, captured at start; on a GPU that holds the whole model"
+    )
     fast_path: bool = declare(
         True, "engine", "run dense models by this engine's own kernels where they serve; on a GPU only"
     )
