@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ import torch
 
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
-from lockstep_worker.runner.graphs import BUCKETS, Program, choose_buckets
+from lockstep_worker.runner.graphs import BUCKETS, CannotCaptureError, Program, choose_buckets
 from lockstep_worker.runner.runner import Runner
 from lockstep_worker.schedule.scheduler import Scheduler
 from lockstep_worker.schedule.sequence import Sequence
 from lockstep_worker.wire.messages import FinishCode, NewRequest
-from lockstep_worker.wire.params import SamplingParams
+from lockstep_worker.wire.params import NEEDS, Needs, SamplingParams
 from support.data.tiny_models import save_tiny_model
 from support.worlds.fuzz import run_fuzz
 from support.worlds.local_group import LocalGroup, run_again
@@ -158,3 +159,38 @@ def test_rows_that_ended_on_the_device_write_nothing_more(model: Model) -> None:
     record = group.run([[NewRequest(1, prompt, params), NewRequest(2, prompt, SamplingParams(max_tokens=9))]])
     assert record.tokens[1] == plain[: plain.index(plain[3]) + 1]
     assert record.codes[1] == FinishCode.END_ID
+
+
+class Refuse:
+    """A `Capture` that has no memory for what is captured after the start."""
+
+    def __call__(self, program: Program) -> Program:
+        raise CannotCaptureError("there is no memory for it")
+
+
+def test_what_cannot_be_captured_runs_eager_and_is_counted(model: Model) -> None:
+    params = SamplingParams(max_tokens=6, temperature=0.0)
+    plain = LocalGroup(model).generate([[5, 6, 7]], params)
+    group = LocalGroup(model, capture=Refuse())
+    assert group.generate([[5, 6, 7]], params) == plain
+    assert set(group.eager) == {"prefill", "uncaptured"}
+
+
+def test_programs_of_an_outgrown_table_of_counts_are_dropped(model: Model) -> None:
+    model.create_cache(64, 16)
+    group = LocalGroup(model, max_batch_size=4, num_blocks=64)
+    runner = _runner(group.scheduler, model)
+    graphs = runner.use_graphs(run_again, model.max_model_len)
+    for rows in (1, 2):
+        runner.columns.counts.fill(rows, np.array([3, 4], dtype=np.int32), 2)
+        graphs.prepare(4, Needs(penalties=True))
+        assert [kind.count_rows for kind in graphs._programs] == [runner.columns.counts.num_rows]
+
+
+def test_draws_that_ask_for_odd_things_share_few_programs(model: Model) -> None:
+    model.create_cache(64, 16)
+    group = LocalGroup(model, max_batch_size=4, num_blocks=64)
+    graphs = _runner(group.scheduler, model).use_graphs(run_again, model.max_model_len)
+    for flags in itertools.product((False, True), repeat=len(NEEDS)):
+        graphs.prepare(4, Needs(**dict(zip(NEEDS, flags, strict=True))))
+    assert len(graphs._programs) == 6

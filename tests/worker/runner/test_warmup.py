@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from lockstep_worker.config import Config
+from lockstep_worker.errors import ConfigError
 from lockstep_worker.model.loader import load_model
-from lockstep_worker.runner.graphs import DecodeGraphs, choose_buckets
+from lockstep_worker.runner.graphs import (
+    CannotCaptureError,
+    DecodeGraphs,
+    Program,
+    WaitsForDeviceError,
+    choose_buckets,
+)
 from lockstep_worker.runner.runner import Runner
 from lockstep_worker.runner.warmup import capture_decodes, list_batches, run_once
 from lockstep_worker.schedule.slots import SlotTable
@@ -34,28 +43,57 @@ def test_batches_keep_every_limit_and_the_first_is_the_largest(
         assert counts.max() < max_model_len
 
 
-def test_each_batch_runs(tmp_path: object) -> None:
-    model = load_model(str(save_tiny_model("llama", tmp_path)), device=torch.device("cpu"), dtype="float32")  # type: ignore[arg-type]
+def test_each_batch_runs(tmp_path: Path) -> None:
+    model = load_model(str(save_tiny_model("llama", tmp_path)), device=torch.device("cpu"), dtype="float32")
     config = Config(model="m", max_batch_size=3, max_num_tokens=40, block_size=4)
     model.create_cache(64, 4)
     for counts in list_batches(config, model.max_model_len):
         run_once(model, config, counts)
 
 
-def test_the_usual_decodes_are_captured_from_the_largest_to_the_smallest(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = load_model(str(save_tiny_model("llama", tmp_path)), device=torch.device("cpu"), dtype="float32")  # type: ignore[arg-type]
+class Noted:
+    """A `Capture` that notes each program, or refuses them all."""
+
+    def __init__(self, refusal: Exception | None = None) -> None:
+        self.count, self.refusal = 0, refusal
+
+    def __call__(self, program: Program) -> Program:
+        if self.refusal is not None:
+            raise self.refusal
+        self.count += 1
+        return run_again(program)
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    model = load_model(str(save_tiny_model("llama", tmp_path)), device=torch.device("cpu"), dtype="float32")
     model.create_cache(64, 16)
-    runner = Runner(model, SlotTable(5, 64, 4), 16, 64)
+    return Runner(model, SlotTable(5, 64, 4), 16, 64)
+
+
+def test_the_usual_decodes_are_captured_from_the_largest_to_the_smallest(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[int, Needs]] = []
     prepare = DecodeGraphs.prepare
 
-    def note(self: DecodeGraphs, bucket: int, needs: Needs, *, keeps_logits: bool = False) -> object:
+    def note(self: DecodeGraphs, bucket: int, needs: Needs) -> None:
         asked.append((bucket, needs))
-        return prepare(self, bucket, needs, keeps_logits=keeps_logits)
+        prepare(self, bucket, needs)
 
     monkeypatch.setattr(DecodeGraphs, "prepare", note)
-    capture_decodes(runner.use_graphs(run_again, 64))
+    capture_decodes(runner, 64, capture := Noted())
     assert [bucket for bucket, _ in asked[::2]] == list(reversed(choose_buckets(5)))
     assert {needs for _, needs in asked} == {Needs(), Needs(sampling=True)}
+    assert capture.count == len(asked)
+
+
+def test_a_network_that_waits_for_the_device_is_served_eager(runner: Runner) -> None:
+    capture_decodes(runner, 64, Noted(WaitsForDeviceError("it waits")))
+    assert runner._graphs is None
+
+
+@pytest.mark.parametrize("refusal", [CannotCaptureError("no memory"), torch.cuda.OutOfMemoryError("no memory")])
+def test_decodes_that_do_not_fit_are_an_error_that_names_the_option(runner: Runner, refusal: Exception) -> None:
+    with pytest.raises(ConfigError, match="kv_cache_memory_fraction"):
+        capture_decodes(runner, 64, Noted(refusal))

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_TILE = 128
+_TILE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def gather(
         out.block_tables.stride(0),
         block_size,
         TILE=_TILE,
-        num_warps=1,
+        num_warps=4,
     )
 
 

@@ -11,7 +11,7 @@ PHASES = tuple(phase.label for phase in STEP_PHASES)
 KINDS = ("empty", "decode", "prefill", "mixed")
 OPS = ("exchange", "payload", "prefix_matches")
 PATHS = ("batched", "per_request")
-EAGER_REASONS = ("no_graphs", "empty", "prefill", "drafts", "rows")
+EAGER_REASONS = ("no_graphs", "empty", "prefill", "drafts", "rows", "uncaptured")
 STARTUP_PARTS = ("load", "measure", "capture")
 OUTCOMES = ("stop", "length", "cancelled", "disconnect", "timeout", "refused", "error")
 
@@ -37,7 +37,8 @@ RANK_METRICS: Mapping[str, Definition] = {
     "eager_steps_total": Definition(
         "counter",
         "Runs that were no replay, by reason: no_graphs where graphs are off or the device has none, empty without "
-        "rows, prefill with prompt tokens, drafts with drafts, rows with more of them than were captured.",
+        "rows, prefill with prompt tokens, drafts with drafts, rows with more of them than were captured, "
+        "uncaptured where the capture found no memory or a wait for the device.",
         ("reason",),
     ),
     "startup_seconds": Definition("gauge", "Wall time of a part of the rank's start.", ("part",)),

@@ -21,7 +21,9 @@ from lockstep_worker.model.dense.forward import DenseForward
 from lockstep_worker.model.dense.weights import DenseWeights
 
 HOPPER = (9, 0)
-"""A compute capability."""
+"""A compute capability: tensor memory access and the chain of kernels came with it."""
+_SHARED_BYTES = 200 << 10
+"""Of a block: what the largest tile takes. GPUs for workstations have half of it."""
 _CUT_FOR_BYTES = 2
 """The decode step's tiles of larger numbers do not fit into shared memory."""
 
@@ -109,9 +111,7 @@ class Model:
         Raises:
             ConfigError: no batch-invariant attention serves the model, where it has to be.
         """
-        self._kv = self._attention = self._dense = self._decode = (
-            None  # the earlier cache goes before the new one comes
-        )
+        self.drop_cache()  # the earlier cache goes before the new one comes
         self._kv = KVCache(
             num_layers=self.num_layers,
             num_blocks=num_blocks,
@@ -126,14 +126,18 @@ class Model:
         if self._weights is not None:
             self._dense = DenseForward(self._weights, self._kv, batch_invariant=invariant)
 
+    def drop_cache(self) -> None:
+        """Give back the KV cache and all that lives as long as it."""
+        self._kv = self._attention = self._dense = self._decode = None
+
     def prepare_decodes(self, max_rows: int) -> None:
         """Make ready what decodes of up to so many rows need beside the cache; the address of none of it changes."""
         assert self._kv is not None, "create_cache comes before"
         if self._batch_invariant:
             return  # all batches take one path
         is_gpu = self.device.type == "cuda"
-        if is_gpu and (torch.cuda.get_device_capability(self.device) < HOPPER or self.dtype.itemsize > _CUT_FOR_BYTES):
-            return  # tensor memory access and the chain of kernels came with Hopper
+        if is_gpu and (self.dtype.itemsize > _CUT_FOR_BYTES or not _has_room(self.device)):
+            return
         if self._weights is not None and serves(self._weights):
             self._decode = DecodeStep(self._weights, self._kv, max_rows, pdl=is_gpu)
 
@@ -190,3 +194,10 @@ class Model:
 
 def _step(batch: PackedBatch) -> StepInput:
     return StepInput(batch.input_ids, batch.positions, batch.block_tables)
+
+
+def _has_room(device: torch.device) -> bool:
+    """Whether the decode step's kernels run on a GPU."""
+    properties = torch.cuda.get_device_properties(device)
+    shared: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    return (properties.major, properties.minor) >= HOPPER and shared >= _SHARED_BYTES

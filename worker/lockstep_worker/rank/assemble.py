@@ -81,6 +81,8 @@ def load(config: Config, comm: Comm, topology: Topology, metrics: RankMetrics) -
     max_model_len = choose_max_model_len(config.max_model_len, model.max_model_len)
     start = time.monotonic()
     run_bytes = measure_run(model, config, max_model_len) if device.type == "cuda" else 0
+    if config.graphs:
+        run_bytes *= 2  # captured runs keep as much in a pool of their own
     metrics.startup_seconds[("measure",)].set(time.monotonic() - start)
     mine = choose_num_blocks(config, model.kv_bytes_per_block(config.block_size), max_model_len, device, run_bytes)
     num_blocks = min(row[0] for row in comm.gather_once([mine]))  # also: every rank has loaded its part
@@ -96,9 +98,9 @@ def load(config: Config, comm: Comm, topology: Topology, metrics: RankMetrics) -
 
 def _capture(runner: Runner, max_model_len: int, metrics: RankMetrics) -> None:
     start = time.monotonic()
-    capture_decodes(runner.use_graphs(CudaCapture(), max_model_len))
+    capture_decodes(runner, max_model_len, CudaCapture())
     metrics.startup_seconds[("capture",)].set(time.monotonic() - start)
-    log.info("decodes are captured after %.1f s", time.monotonic() - start)
+    log.info("ready to decode after %.1f s", time.monotonic() - start)
 
 
 def assemble(config: Config, loaded: Loaded, seams: Seams) -> Loop:
@@ -107,7 +109,8 @@ def assemble(config: Config, loaded: Loaded, seams: Seams) -> Loop:
     table = SlotTable(config.max_batch_size, max_model_len, -(-max_model_len // config.block_size))
     pool = BlockPool(loaded.num_blocks, config.block_size, prefix_cache=config.prefix_cache)
     runner = Runner(model, table, config.block_size, config.max_num_tokens, topology)
-    if config.graphs and model.is_replayable and topology.tensor.size == 1:  # captured collectives were never run
+    is_alone = topology.tensor.size == 1 and not topology.runs_together  # captured collectives were never run
+    if config.graphs and model.is_replayable and is_alone:
         _capture(runner, max_model_len, seams.metrics)
     seams.metrics.forward_info[(model.path, model.attention_name)].set(1)
     parts = Parts(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -44,6 +44,10 @@ BUCKETS = (1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 512, 32),
 _IN_HEAD = (Needs(), Needs(sampling=True))
 """What draws may ask for where the model's head makes them: nothing that must see all logits."""
 
+_CHEAP = Needs(sampling=True, min_p=True, min_tokens=True, bias=True)
+"""What all other draws have done to their logits, asked for or not, so that kinds of programs are few: it costs little,
+and who does not ask passes unchanged. Truncation sorts and penalties read a table, so those are kinds of their own."""
+
 Program = Callable[[], None]
 Capture = Callable[[Program], Program]
 """Runs a program once, to no effect that lasts, and returns what does the same work on the same memory again."""
@@ -54,6 +58,14 @@ def choose_buckets(max_rows: int) -> tuple[int, ...]:
     return (*(size for size in BUCKETS if size < max_rows), max_rows)
 
 
+class CannotCaptureError(Exception):
+    """A program cannot be captured; it was run on nobody's rows and nothing else happened."""
+
+
+class WaitsForDeviceError(CannotCaptureError):
+    """The network's forward waits for the device, as some do that choose experts."""
+
+
 class CudaCapture:
     """`Capture` on the current CUDA device; all its graphs share one memory pool."""
 
@@ -62,15 +74,35 @@ class CudaCapture:
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, program: Program) -> Program:
-        """See `Capture`; what a kernel compiles or a library allocates at its first call comes before the capture."""
+        """See `Capture`; what a kernel compiles or a library allocates at its first call comes before the capture.
+
+        Raises:
+            CannotCaptureError: the program waits for the device, or there is no memory for it. Both are found before
+                the capture begins, for one that fails midway cannot be undone.
+        """
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            program()
+            _run_without_waits(program)
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             program()
         return graph.replay
+
+
+def _run_without_waits(program: Program) -> None:
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        program()
+    except torch.cuda.OutOfMemoryError as error:
+        raise CannotCaptureError("there is no memory for it") from error
+    except RuntimeError as error:
+        if "synchroniz" not in str(error):
+            raise
+        raise WaitsForDeviceError("it waits for the device") from error
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +164,7 @@ class DecodeGraphs:
         self._max_model_len = max_model_len
         self._capture = capture
         self._programs: dict[_Kind, tuple[Program, _Output]] = {}
+        self._failed: set[_Kind] = set()
         most = buckets[-1]
         self._bucket_of = np.searchsorted(buckets, np.arange(most + 1))
         self._inputs = Buffers({"rows": (most, np.int64)}, columns.device)
@@ -146,15 +179,30 @@ class DecodeGraphs:
         self._turn = 0
         self._logits: Tensor | None = None
 
-    def why_eager(self, plan: Plan) -> str:
-        """Say why a plan cannot be a replay, as `eager_steps_total` counts it; empty when it can."""
+    def why_eager(self, plan: Plan, needs: Needs, *, keep_logits: bool) -> str:
+        """Say why a plan cannot be a replay, as `eager_steps_total` counts it; empty when it can.
+
+        Captures the program when it is the first of its kind, before anything of the run is under way.
+        """
         if plan.is_empty:
             return "empty"
         if plan.num_decodes < plan.rows.size:
             return "prefill"
         if plan.max_draws > 1:
             return "drafts"
-        return "rows" if plan.rows.size > self.buckets[-1] else ""
+        if plan.rows.size > self.buckets[-1]:
+            return "rows"
+        kind = self._kind_of(self._bucket(plan.rows.size), needs, keep_logits)
+        if kind in self._programs:
+            return ""
+        try:
+            self._prepare(kind)
+        except CannotCaptureError as error:
+            if kind not in self._failed:
+                log.warning("decodes of up to %d rows with %s run eager: %s", kind.bucket, needs, error)
+                self._failed.add(kind)
+            return "uncaptured"
+        return ""
 
     def replay(self, rows: Int32, needs: Needs, *, keep_logits: bool) -> Replayed:
         """Run a decode of these slots.
@@ -162,10 +210,10 @@ class DecodeGraphs:
         Args:
             rows: [R], at most as many as the largest bucket; each is due its newest token.
             needs: what some row's draw asks for.
-            keep_logits: hand back the logits.
+            keep_logits: hand back the logits; `why_eager` was asked about both.
         """
-        bucket = self.buckets[self._bucket_of[rows.size]]
-        program, out = self.prepare(bucket, needs, keeps_logits=keep_logits)
+        bucket = self._bucket(rows.size)
+        program, out = self._programs[self._kind_of(bucket, needs, keep_logits)]
         self._tell_rows(bucket, rows)
         program()
         self._turn ^= 1
@@ -174,21 +222,51 @@ class DecodeGraphs:
         logits = self._logits[: rows.size] if self._logits is not None and keep_logits else None
         return Replayed(Drawn(host[:, :1], None, host[:, 1]), logits, bucket - rows.size)
 
-    def prepare(self, bucket: int, needs: Needs, *, keeps_logits: bool = False) -> tuple[Program, _Output]:
-        """Find the program for a bucket and what its draws need; capture it when it is the first of its kind."""
-        kind = _Kind(bucket, needs, keeps_logits, self._columns.counts.num_rows if needs.penalties else 0)
-        if kind not in self._programs:
-            if keeps_logits and self._logits is None:
-                shape = (self.buckets[-1], self._model.vocab_size)
-                self._logits = torch.zeros(shape, dtype=torch.float32, device=self._columns.device)
-            self._tell_rows(bucket, np.empty(0, dtype=np.int32))  # a capture runs the program: on nobody's rows
-            out = _Output()
+    def prepare(self, bucket: int, needs: Needs) -> None:
+        """Capture the program for a bucket and what its draws need.
 
-            def program() -> None:
-                out.tensor = self._decode(kind)
+        Raises:
+            CannotCaptureError: see `CudaCapture`.
+        """
+        self._prepare(self._kind_of(bucket, needs, keeps_logits=False))
 
-            self._programs[kind] = self._capture(program), out
-        return self._programs[kind]
+    def _bucket(self, rows: int) -> int:
+        return self.buckets[self._bucket_of[rows]]
+
+    def _kind_of(self, bucket: int, needs: Needs, keeps_logits: bool) -> _Kind:
+        if needs not in _IN_HEAD:
+            needs = replace(_CHEAP, truncation=needs.truncation, penalties=needs.penalties)
+        return _Kind(bucket, needs, keeps_logits, self._columns.counts.num_rows if needs.penalties else 0)
+
+    def _prepare(self, kind: _Kind) -> None:
+        if kind in self._failed:
+            raise CannotCaptureError("it could not be captured before")
+        if kind.keeps_logits and self._logits is None:
+            self._logits = self._allocate_logits()
+        # A capture runs the program: on nobody's rows. It waits for the device too, so that the rows which this run is
+        # told next may stand where those of the run in flight stood.
+        self._tell_rows(kind.bucket, np.empty(0, dtype=np.int32))
+        self._drop_outgrown(kind)
+        out = _Output()
+
+        def program() -> None:
+            out.tensor = self._decode(kind)
+
+        self._programs[kind] = self._capture(program), out
+
+    def _allocate_logits(self) -> Tensor:
+        shape = (self.buckets[-1], self._model.vocab_size)
+        try:
+            return torch.zeros(shape, dtype=torch.float32, device=self._columns.device)
+        except torch.cuda.OutOfMemoryError as error:
+            raise CannotCaptureError("there is no memory for its logits") from error
+
+    def _drop_outgrown(self, kind: _Kind) -> None:
+        """Forget the programs that hold a table of token counts of before it grew; it never shrinks."""
+        if kind.needs.penalties:
+            outgrown = [one for one in self._programs if one.needs.penalties and one.count_rows < kind.count_rows]
+            for one in outgrown:
+                del self._programs[one]
 
     def _tell_rows(self, bucket: int, rows: Int32) -> None:
         told = (bucket, rows.tobytes())

@@ -101,6 +101,10 @@ class Runner:
         self._graphs = DecodeGraphs(self._model, self.columns, self._blocks, max_model_len, buckets, capture)
         return self._graphs
 
+    def run_eager_only(self) -> None:
+        """Have decodes run eager from here on; what was captured is given back."""
+        self._graphs = None
+
     def takes_part(self, plan: Plan) -> bool:
         """Whether a plan is run: it has rows, or peers wait for this rank in the middle of their forwards."""
         return self._runs_together or not plan.is_empty
@@ -116,9 +120,10 @@ class Runner:
         graphs = self._graphs
         if graphs is None:
             return self._run_eager(plan, "no_graphs")
-        if reason := graphs.why_eager(plan):
+        asking = self._asking(plan.rows)
+        if reason := graphs.why_eager(plan, self._table.needs, keep_logits=asking.size > 0):
             return self._run_eager(plan, reason)
-        return self._replay(plan, graphs)
+        return self._replay(plan, graphs, asking)
 
     def _run_eager(self, plan: Plan, reason: str) -> Run:
         packed = self._packer.pack(plan)
@@ -144,8 +149,7 @@ class Runner:
         self._marks.end(mark)
         return run
 
-    def _replay(self, plan: Plan, graphs: DecodeGraphs) -> Run:
-        asking = self._asking(plan.rows)
+    def _replay(self, plan: Plan, graphs: DecodeGraphs, asking: Int64) -> Run:
         mark = self._marks.begin()
         replayed, logprobs = graphs.replay(plan.rows, self._table.needs, keep_logits=asking.size > 0), None
         if replayed.logits is not None:

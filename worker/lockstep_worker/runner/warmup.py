@@ -16,7 +16,7 @@ from lockstep_worker.config import Config
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.progress import Progress
-from lockstep_worker.runner.graphs import DecodeGraphs
+from lockstep_worker.runner.graphs import CannotCaptureError, Capture, WaitsForDeviceError
 from lockstep_worker.runner.runner import Runner
 from lockstep_worker.schedule.plan import Plan
 from lockstep_worker.schedule.sequence import Int32, Sequence
@@ -56,6 +56,7 @@ def measure_run(model: Model, config: Config, max_model_len: int) -> int:
             ]
         ) from error
     finally:
+        model.drop_cache()
         torch.cuda.empty_cache()
 
 
@@ -97,20 +98,25 @@ def _widths(counts: Int32, config: Config) -> Int32:
     return widths
 
 
-def capture_decodes(graphs: DecodeGraphs) -> None:
+def capture_decodes(runner: Runner, max_model_len: int, capture: Capture) -> None:
     """Capture the usual decodes of every bucket, from the largest to the smallest, so that they share memory well.
+
+    A network whose forward waits for the device runs eager, and the log says so.
 
     Raises:
         ConfigError: they do not fit beside weights and cache.
     """
     gc.collect()
     gc.freeze()  # each capture collects garbage, which must not walk the whole model each time
-    kinds = [(bucket, needs) for bucket in reversed(graphs.buckets) for needs in _USUAL]
-    progress = Progress("CUDA graphs", len(kinds), lambda count: f"{count} decodes")
     try:
-        for bucket, needs in progress.follow(kinds):
+        graphs = runner.use_graphs(capture, max_model_len)
+        kinds = [(bucket, needs) for bucket in reversed(graphs.buckets) for needs in _USUAL]
+        for bucket, needs in Progress("CUDA graphs", len(kinds), lambda count: f"{count} decodes").follow(kinds):
             graphs.prepare(bucket, needs)
-    except torch.cuda.OutOfMemoryError as error:
+    except WaitsForDeviceError as error:
+        log.warning("decodes run eager: of their program it was found that %s", error)
+        runner.run_eager_only()
+    except (torch.cuda.OutOfMemoryError, CannotCaptureError) as error:
         raise ConfigError(
             ["kv_cache_memory_fraction: no memory is left to capture CUDA graphs; lower it, or use --no-graphs"]
         ) from error

@@ -152,8 +152,10 @@ class Columns:
         if bias:
             self._biased.add(slot)
             ids, values = zip(*bias, strict=True)
-            self.bias_ids[slot, : len(ids)] = torch.tensor(ids, dtype=torch.int64, device=self.device)
-            self.bias[slot, : len(ids)] = torch.tensor([_addend(value) for value in values], device=self.device)
+            self.bias_ids[slot, : len(ids)] = upload(np.array(ids, dtype=np.int64), self.device)
+            self.bias[slot, : len(ids)] = upload(
+                np.array([_addend(value) for value in values], dtype=np.float32), self.device
+            )
 
 
 def upload(array: npt.NDArray[Any], device: torch.device) -> Tensor:

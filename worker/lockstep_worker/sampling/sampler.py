@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lockstep_worker.sampling import device
 from lockstep_worker.sampling.columns import Columns
 from lockstep_worker.sampling.finish import finish_codes
 from lockstep_worker.sampling.logits import add_bias, ban_end_ids, penalize, scale, truncate
@@ -111,14 +112,11 @@ def sample_drafted(logits_nV: Tensor, rows: Tensor, draws: Draws, columns: Colum
 
 def take_best(candidates: Candidates, rows: Tensor, columns: Columns) -> Drawn:
     """Close a step whose model drew where it computed the logits; see `device.take_best`."""
-    from lockstep_worker.sampling import device  # noqa: PLC0415 (see below)
-
     closed = device.take_best(candidates, rows, columns)
     return Drawn(closed.tokens.unsqueeze(1), None, closed.codes, closed.pairs)
 
 
 def _sample_in_kernels(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> Drawn:
-    from lockstep_worker.sampling import device  # noqa: PLC0415 (it brings triton, which torch for a CPU may lack)
 
     closed = device.sample(logits_nV, rows, columns, needs)
     return Drawn(closed.tokens.unsqueeze(1), None, closed.codes, closed.pairs)
@@ -127,7 +125,6 @@ def _sample_in_kernels(logits_nV: Tensor, rows: Tensor, columns: Columns, needs:
 def _draw_drafted(logits_nV: Tensor, draws: Draws, lengths: Tensor, columns: Columns, needs: Needs) -> Tensor:
     if not columns.in_kernels:
         return draw(logits_nV, draws.rows, lengths, columns, needs)
-    from lockstep_worker.sampling import device  # noqa: PLC0415 (see above)
 
     return device.draw(logits_nV, draws.rows, draws.offsets, columns, needs)
 
