@@ -16,7 +16,7 @@ from lockstep_worker.metrics.families import RankMetrics
 from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.comm import Comm, SingleComm
 from lockstep_worker.parallel.topology import Topology
-from lockstep_worker.runner.graphs import Capture, Program
+from lockstep_worker.runner.capture import Capture, Program
 from lockstep_worker.runner.runner import Run, Runner
 from lockstep_worker.schedule.plan import Plan
 from lockstep_worker.schedule.sampled import Sampled

@@ -11,7 +11,8 @@ import torch
 
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
-from lockstep_worker.runner.graphs import BUCKETS, CannotCaptureError, Program, choose_buckets
+from lockstep_worker.runner.capture import CannotCaptureError, Program
+from lockstep_worker.runner.graphs import BUCKETS, choose_buckets
 from lockstep_worker.runner.runner import Runner
 from lockstep_worker.schedule.scheduler import Scheduler
 from lockstep_worker.schedule.sequence import Sequence

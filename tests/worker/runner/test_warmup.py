@@ -10,13 +10,8 @@ import torch
 from lockstep_worker.config import Config
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.model.loader import load_model
-from lockstep_worker.runner.graphs import (
-    CannotCaptureError,
-    DecodeGraphs,
-    Program,
-    WaitsForDeviceError,
-    choose_buckets,
-)
+from lockstep_worker.runner.capture import CannotCaptureError, Program, WaitsForDeviceError
+from lockstep_worker.runner.graphs import DecodeGraphs, choose_buckets
 from lockstep_worker.runner.runner import Runner
 from lockstep_worker.runner.warmup import capture_decodes, list_batches, run_once
 from lockstep_worker.schedule.slots import SlotTable

@@ -20,7 +20,7 @@ from lockstep_worker.parallel.comm import Comm, local_rank
 from lockstep_worker.parallel.groups import form_groups
 from lockstep_worker.parallel.topology import Topology
 from lockstep_worker.runner.capacity import choose_device, choose_max_model_len, choose_num_blocks
-from lockstep_worker.runner.graphs import CudaCapture
+from lockstep_worker.runner.capture import CudaCapture
 from lockstep_worker.runner.runner import Runner
 from lockstep_worker.runner.warmup import capture_decodes, measure_run
 from lockstep_worker.schedule.scheduler import Scheduler

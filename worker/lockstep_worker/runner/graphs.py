@@ -17,7 +17,6 @@ Graphs share one memory pool, since one run follows another, and are captured fr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +28,7 @@ from lockstep_worker.kernels.gather import Gathered, gather, gather_reference
 from lockstep_worker.model.forward import Model
 from lockstep_worker.runner.blocks import DeviceBlocks
 from lockstep_worker.runner.buffers import Buffers
+from lockstep_worker.runner.capture import CannotCaptureError, Capture, Program
 from lockstep_worker.sampling.columns import Columns
 from lockstep_worker.sampling.device import draw_input
 from lockstep_worker.sampling.sampler import Drawn, sample, take_best
@@ -48,61 +48,10 @@ _CHEAP = Needs(sampling=True, min_p=True, min_tokens=True, bias=True)
 """What all other draws have done to their logits, asked for or not, so that kinds of programs are few: it costs little,
 and who does not ask passes unchanged. Truncation sorts and penalties read a table, so those are kinds of their own."""
 
-Program = Callable[[], None]
-Capture = Callable[[Program], Program]
-"""Runs a program once, to no effect that lasts, and returns what does the same work on the same memory again."""
-
 
 def choose_buckets(max_rows: int) -> tuple[int, ...]:
     """Choose the buckets of a rank that runs at most so many rows: those below, and one of just that size."""
     return (*(size for size in BUCKETS if size < max_rows), max_rows)
-
-
-class CannotCaptureError(Exception):
-    """A program cannot be captured; it was run on nobody's rows and nothing else happened."""
-
-
-class WaitsForDeviceError(CannotCaptureError):
-    """The network's forward waits for the device, as some do that choose experts."""
-
-
-class CudaCapture:
-    """`Capture` on the current CUDA device; all its graphs share one memory pool."""
-
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-
-    def __call__(self, program: Program) -> Program:
-        """See `Capture`; what a kernel compiles or a library allocates at its first call comes before the capture.
-
-        Raises:
-            CannotCaptureError: the program waits for the device, or there is no memory for it. Both are found before
-                the capture begins, for one that fails midway cannot be undone.
-        """
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            _run_without_waits(program)
-        torch.cuda.current_stream().wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            program()
-        return graph.replay
-
-
-def _run_without_waits(program: Program) -> None:
-    mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        program()
-    except torch.cuda.OutOfMemoryError as error:
-        raise CannotCaptureError("there is no memory for it") from error
-    except RuntimeError as error:
-        if "synchroniz" not in str(error):
-            raise
-        raise WaitsForDeviceError("it waits for the device") from error
-    finally:
-        torch.cuda.set_sync_debug_mode(mode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from lockstep_worker import ranges
 from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.topology import ALONE, Topology
 from lockstep_worker.runner.blocks import DeviceBlocks
-from lockstep_worker.runner.graphs import Capture, DecodeGraphs, choose_buckets
+from lockstep_worker.runner.capture import Capture
+from lockstep_worker.runner.graphs import DecodeGraphs, choose_buckets
 from lockstep_worker.runner.marks import Marks, Spent
 from lockstep_worker.runner.pack import Packed, Packer
 from lockstep_worker.sampling.columns import Columns, upload

@@ -16,7 +16,7 @@ from lockstep_worker.config import Config
 from lockstep_worker.errors import ConfigError
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.progress import Progress
-from lockstep_worker.runner.graphs import CannotCaptureError, Capture, WaitsForDeviceError
+from lockstep_worker.runner.capture import CannotCaptureError, Capture, WaitsForDeviceError
 from lockstep_worker.runner.runner import Runner
 from lockstep_worker.schedule.plan import Plan
 from lockstep_worker.schedule.sequence import Int32, Sequence
