@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -78,19 +79,20 @@ class Namespaces:
         Raises:
             ServerError: some are still there after `timeout_s` seconds.
         """
-        _kill(self.holder_pid)
-        _kill(self.inner_pid)
-        if self._holder is not None:
-            self._holder.wait()
-        deadline = time.monotonic() + timeout_s
-        # The kernel ends what is in the PID namespace; programs that the host runs in the network are named one by one,
-        # and looked for again, since one of them may have forked meanwhile.
-        while left := [pid for pid in self.members() if _is_running(pid)]:
-            if time.monotonic() > deadline:
-                raise ServerError(f"processes {left} of the cluster do not end")
-            for pid in left:
-                _kill(pid)
-            time.sleep(0.02)
+        with _pinned(self.holder_pid, "net"), _pinned(self.inner_pid, "pid_for_children"):
+            _kill(self.holder_pid)
+            _kill(self.inner_pid)
+            if self._holder is not None:
+                self._holder.wait()
+            deadline = time.monotonic() + timeout_s
+            # The kernel ends what is in the PID namespace; programs that the host runs in the network are named one by
+            # one, and looked for again, since one of them may have forked meanwhile.
+            while left := [pid for pid in self.members() if _is_running(pid)]:
+                if time.monotonic() > deadline:
+                    raise ServerError(f"processes {left} of the cluster do not end")
+                for pid in left:
+                    _kill(pid)
+                time.sleep(0.02)
 
     def members(self) -> list[int]:
         """PIDs, as the host sees them, of the processes in the cluster's PID namespace or directly in its network."""
@@ -99,6 +101,20 @@ class Namespaces:
             for pid in _all_pids()
             if _namespace(pid, "pid") == self._inner or _namespace(pid, "net") == self._network
         ]
+
+
+@contextlib.contextmanager
+def _pinned(pid: int, kind: str) -> Iterator[None]:
+    """Keep a namespace, and so its number: a stranger's new one would get that of one that is gone."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
+    except OSError:  # its holder ended before
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _all_pids() -> list[int]:

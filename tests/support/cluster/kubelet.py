@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import UTC, datetime
 from typing import Any
 
 from lockstep_operator.api.status import format_time
 from lockstep_operator.clients.kube import MERGE_PATCH, Kube
+from lockstep_operator.errors import NotFound
 from lockstep_operator.kinds import PODS, Object
 
 
@@ -60,7 +62,8 @@ class Kubelet:
     def write(self, pod: Object, status: Object) -> None:
         """Patch a pod's status; one that is gone by now is left alone."""
         path = PODS.build_path(self._namespace, pod["metadata"]["name"], "status")
-        self._kube.call("PATCH", path, None, {"status": status}, MERGE_PATCH)
+        with contextlib.suppress(NotFound):
+            self._kube.call("PATCH", path, None, {"status": status}, MERGE_PATCH)
 
 
 def _running(pod: Object, ready: bool = True) -> Object:
