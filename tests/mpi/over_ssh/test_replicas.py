@@ -73,4 +73,5 @@ def test_both_pods_serve_and_the_group_drains(tmp_path: Path) -> None:
 def end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.kill()
-        process.communicate()
+    if process.stderr is not None and not process.stderr.closed:
+        sys.stderr.write(process.stderr.read())  # pytest shows it where the test failed

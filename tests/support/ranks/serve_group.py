@@ -87,7 +87,7 @@ class ServeGroup:
         """Ask for a greedy completion; it must be answered."""
         with self.client() as client:
             answer = client.post("/v1/completions", json=completion(prompt, **body))
-        assert answer.status_code == 200, answer.text
+        assert answer.status_code == 200, f"{answer.text}\n{self.log}"
         result: dict[str, Any] = answer.json()
         return result
 
@@ -101,7 +101,7 @@ class ServeGroup:
                 return await asyncio.gather(*posts)
 
         answers = asyncio.run(ask())
-        assert {answer.status_code for answer in answers} == {200}, answers[0].text
+        assert {answer.status_code for answer in answers} == {200}, f"{answers[0].text}\n{self.log}"
         return [answer.json() for answer in answers]
 
     def wait_end(self, bound_s: float) -> int:
