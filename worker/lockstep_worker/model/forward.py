@@ -20,13 +20,6 @@ from lockstep_worker.model.dense.decode_input import StepInput
 from lockstep_worker.model.dense.forward import DenseForward
 from lockstep_worker.model.dense.weights import DenseWeights
 
-HOPPER = (9, 0)
-"""A compute capability: tensor memory access and the chain of kernels came with it."""
-_SHARED_BYTES = 200 << 10
-"""Of a block: what the largest tile takes. GPUs for workstations have half of it."""
-_CUT_FOR_BYTES = 2
-"""The decode step's tiles of larger numbers do not fit into shared memory."""
-
 
 class Model:
     """One rank's part of a model.
@@ -135,11 +128,8 @@ class Model:
         assert self._kv is not None, "create_cache comes before"
         if self._batch_invariant:
             return  # all batches take one path
-        is_gpu = self.device.type == "cuda"
-        if is_gpu and (self.dtype.itemsize > _CUT_FOR_BYTES or not _has_room(self.device)):
-            return
         if self._weights is not None and serves(self._weights):
-            self._decode = DecodeStep(self._weights, self._kv, max_rows, pdl=is_gpu)
+            self._decode = DecodeStep(self._weights, self._kv, max_rows, pdl=self.device.type == "cuda")
 
     @property
     def finds_best(self) -> bool:
@@ -194,10 +184,3 @@ class Model:
 
 def _step(batch: PackedBatch) -> StepInput:
     return StepInput(batch.input_ids, batch.positions, batch.block_tables)
-
-
-def _has_room(device: torch.device) -> bool:
-    """Whether the decode step's kernels run on a GPU."""
-    properties = torch.cuda.get_device_properties(device)
-    shared: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
-    return (properties.major, properties.minor) >= HOPPER and shared >= _SHARED_BYTES

@@ -55,7 +55,7 @@ def choose_buckets(max_rows: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind:
     """What one program is captured for."""
 
     bucket: int
@@ -112,8 +112,8 @@ class DecodeGraphs:
         self._blocks = blocks
         self._max_model_len = max_model_len
         self._capture = capture
-        self._programs: dict[_Kind, tuple[Program, _Output]] = {}
-        self._failed: set[_Kind] = set()
+        self._programs: dict[Kind, tuple[Program, _Output]] = {}
+        self._failed: set[Kind] = set()
         most = buckets[-1]
         self._bucket_of = np.searchsorted(buckets, np.arange(most + 1))
         self._inputs = Buffers({"rows": (most, np.int64)}, columns.device)
@@ -128,10 +128,15 @@ class DecodeGraphs:
         self._turn = 0
         self._logits: Tensor | None = None
 
-    def why_eager(self, plan: Plan, needs: Needs, *, keep_logits: bool) -> str:
-        """Say why a plan cannot be a replay, as `eager_steps_total` counts it; empty when it can.
+    def choose(self, plan: Plan, needs: Needs, *, keep_logits: bool) -> Kind | str:
+        """Choose the program for a plan, or say why it cannot be a replay, as `eager_steps_total` counts it.
 
         Captures the program when it is the first of its kind, before anything of the run is under way.
+
+        Args:
+            plan: what is to run.
+            needs: what some row's draw asks for.
+            keep_logits: the replay is to hand back the logits.
         """
         if plan.is_empty:
             return "empty"
@@ -141,35 +146,32 @@ class DecodeGraphs:
             return "drafts"
         if plan.rows.size > self.buckets[-1]:
             return "rows"
-        kind = self._kind_of(self._bucket(plan.rows.size), needs, keep_logits)
-        if kind in self._programs:
-            return ""
+        kind = self._kind_of(self.buckets[self._bucket_of[plan.rows.size]], needs, keep_logits)
         try:
-            self._prepare(kind)
+            if kind not in self._programs:
+                self._prepare(kind)
         except CannotCaptureError as error:
             if kind not in self._failed:
                 log.warning("decodes of up to %d rows with %s run eager: %s", kind.bucket, needs, error)
                 self._failed.add(kind)
             return "uncaptured"
-        return ""
+        return kind
 
-    def replay(self, rows: Int32, needs: Needs, *, keep_logits: bool) -> Replayed:
+    def replay(self, rows: Int32, kind: Kind) -> Replayed:
         """Run a decode of these slots.
 
         Args:
-            rows: [R], at most as many as the largest bucket; each is due its newest token.
-            needs: what some row's draw asks for.
-            keep_logits: hand back the logits; `why_eager` was asked about both.
+            rows: [R], a plan's.
+            kind: what `choose` chose for it.
         """
-        bucket = self._bucket(rows.size)
-        program, out = self._programs[self._kind_of(bucket, needs, keep_logits)]
-        self._tell_rows(bucket, rows)
+        program, out = self._programs[kind]
+        self._tell_rows(kind.bucket, rows)
         program()
         self._turn ^= 1
         host = self._hosts[self._turn][: rows.size]
         host.copy_(out.tensor[: rows.size], non_blocking=True)
-        logits = self._logits[: rows.size] if self._logits is not None and keep_logits else None
-        return Replayed(Drawn(host[:, :1], None, host[:, 1]), logits, bucket - rows.size)
+        logits = self._logits[: rows.size] if self._logits is not None and kind.keeps_logits else None
+        return Replayed(Drawn(host[:, :1], None, host[:, 1]), logits, kind.bucket - rows.size)
 
     def prepare(self, bucket: int, needs: Needs) -> None:
         """Capture the program for a bucket and what its draws need.
@@ -179,15 +181,12 @@ class DecodeGraphs:
         """
         self._prepare(self._kind_of(bucket, needs, keeps_logits=False))
 
-    def _bucket(self, rows: int) -> int:
-        return self.buckets[self._bucket_of[rows]]
-
-    def _kind_of(self, bucket: int, needs: Needs, keeps_logits: bool) -> _Kind:
+    def _kind_of(self, bucket: int, needs: Needs, keeps_logits: bool) -> Kind:
         if needs not in _IN_HEAD:
             needs = replace(_CHEAP, truncation=needs.truncation, penalties=needs.penalties)
-        return _Kind(bucket, needs, keeps_logits, self._columns.counts.num_rows if needs.penalties else 0)
+        return Kind(bucket, needs, keeps_logits, self._columns.counts.num_rows if needs.penalties else 0)
 
-    def _prepare(self, kind: _Kind) -> None:
+    def _prepare(self, kind: Kind) -> None:
         if kind in self._failed:
             raise CannotCaptureError("it could not be captured before")
         if kind.keeps_logits and self._logits is None:
@@ -210,7 +209,7 @@ class DecodeGraphs:
         except torch.cuda.OutOfMemoryError as error:
             raise CannotCaptureError("there is no memory for its logits") from error
 
-    def _drop_outgrown(self, kind: _Kind) -> None:
+    def _drop_outgrown(self, kind: Kind) -> None:
         """Forget the programs that hold a table of token counts of before it grew; it never shrinks."""
         if kind.needs.penalties:
             outgrown = [one for one in self._programs if one.needs.penalties and one.count_rows < kind.count_rows]
@@ -227,7 +226,7 @@ class DecodeGraphs:
         self._inputs.turn()
         self._inputs.fill("rows", self._padded[:bucket])
 
-    def _decode(self, kind: _Kind) -> Tensor:
+    def _decode(self, kind: Kind) -> Tensor:
         """The program: all that a decode of one bucket does, in tensors at fixed addresses; see `_Output`."""
         rows = self._rows[: kind.bucket]
         batch = self._gather(rows)

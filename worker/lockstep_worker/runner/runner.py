@@ -17,7 +17,7 @@ from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.topology import ALONE, Topology
 from lockstep_worker.runner.blocks import DeviceBlocks
 from lockstep_worker.runner.capture import Capture
-from lockstep_worker.runner.graphs import DecodeGraphs, choose_buckets
+from lockstep_worker.runner.graphs import DecodeGraphs, Kind, choose_buckets
 from lockstep_worker.runner.marks import Marks, Spent
 from lockstep_worker.runner.pack import Packed, Packer
 from lockstep_worker.sampling.columns import Columns, upload
@@ -122,9 +122,10 @@ class Runner:
         if graphs is None:
             return self._run_eager(plan, "no_graphs")
         asking = self._asking(plan.rows)
-        if reason := graphs.why_eager(plan, self._table.needs, keep_logits=asking.size > 0):
-            return self._run_eager(plan, reason)
-        return self._replay(plan, graphs, asking)
+        chosen = graphs.choose(plan, self._table.needs, keep_logits=asking.size > 0)
+        if isinstance(chosen, str):
+            return self._run_eager(plan, chosen)
+        return self._replay(plan, graphs, chosen, asking)
 
     def _run_eager(self, plan: Plan, reason: str) -> Run:
         packed = self._packer.pack(plan)
@@ -150,9 +151,9 @@ class Runner:
         self._marks.end(mark)
         return run
 
-    def _replay(self, plan: Plan, graphs: DecodeGraphs, asking: Int64) -> Run:
+    def _replay(self, plan: Plan, graphs: DecodeGraphs, kind: Kind, asking: Int64) -> Run:
         mark = self._marks.begin()
-        replayed, logprobs = graphs.replay(plan.rows, self._table.needs, keep_logits=asking.size > 0), None
+        replayed, logprobs = graphs.replay(plan.rows, kind), None
         if replayed.logits is not None:
             tokens = self.columns.last_token[upload(plan.rows[asking].astype(np.int64), self.columns.device)]
             logprobs = self._logprobs(replayed.logits, asking, tokens, plan.rows[asking])

@@ -8,20 +8,18 @@ preemption and on any rank. Source of the idea: the Gumbel-max trick over a coun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from lockstep_worker.kernels.close import Closed
+from lockstep_worker.kernels.draw import Candidates
 from lockstep_worker.sampling import device
 from lockstep_worker.sampling.columns import Columns
 from lockstep_worker.sampling.finish import finish_codes
 from lockstep_worker.sampling.logits import add_bias, ban_end_ids, penalize, scale, truncate
 from lockstep_worker.sampling.verify import Draws, count_kept
 from lockstep_worker.wire.params import Needs
-
-if TYPE_CHECKING:
-    from lockstep_worker.kernels.draw import Candidates
 
 
 def _signed(value: int) -> int:
@@ -65,7 +63,7 @@ def sample(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> D
         A row that had finished before keeps its state; what is returned for it means nothing, and the host drops it.
     """
     if columns.in_kernels:
-        return _sample_in_kernels(logits_nV, rows, columns, needs)
+        return _drawn(device.sample(logits_nV, rows, columns, needs))
     length = columns.length[rows]
     tokens = draw(logits_nV, rows, length, columns, needs)
     before = columns.finished[rows]
@@ -112,20 +110,16 @@ def sample_drafted(logits_nV: Tensor, rows: Tensor, draws: Draws, columns: Colum
 
 def take_best(candidates: Candidates, rows: Tensor, columns: Columns) -> Drawn:
     """Close a step whose model drew where it computed the logits; see `device.take_best`."""
-    closed = device.take_best(candidates, rows, columns)
-    return Drawn(closed.tokens.unsqueeze(1), None, closed.codes, closed.pairs)
+    return _drawn(device.take_best(candidates, rows, columns))
 
 
-def _sample_in_kernels(logits_nV: Tensor, rows: Tensor, columns: Columns, needs: Needs) -> Drawn:
-
-    closed = device.sample(logits_nV, rows, columns, needs)
+def _drawn(closed: Closed) -> Drawn:
     return Drawn(closed.tokens.unsqueeze(1), None, closed.codes, closed.pairs)
 
 
 def _draw_drafted(logits_nV: Tensor, draws: Draws, lengths: Tensor, columns: Columns, needs: Needs) -> Tensor:
     if not columns.in_kernels:
         return draw(logits_nV, draws.rows, lengths, columns, needs)
-
     return device.draw(logits_nV, draws.rows, draws.offsets, columns, needs)
 
 

@@ -26,6 +26,13 @@ from lockstep_worker.model.dense.weights import DenseWeights
 INTERPRETED_MULTIPROCESSORS = 8
 """Where there is no GPU, programs run one after another: few of them are fastest."""
 
+HOPPER = (9, 0)
+"""A compute capability: tensor memory access and the chain of kernels came with it."""
+SHARED_BYTES = 200 << 10
+"""Of a block: what the largest tile takes. GPUs for workstations have half of it."""
+CUT_FOR_BYTES = 2
+"""The tiles of larger numbers do not fit into shared memory."""
+
 
 class DecodeStep:
     """Runs decode steps.
@@ -70,7 +77,7 @@ class DecodeStep:
 
 
 def serves(weights: DenseWeights) -> bool:
-    """Whether these kernels can run the network: 16 bytes are TMA's unit, 16 query heads the tile's."""
+    """Whether these kernels can run the network where it is: 16 bytes are TMA's unit, 16 query heads the tile's."""
     layer = weights.layers[0]
     lengths = (weight.shape[1] * weight.element_size() for weight in (layer.qkv, layer.out, layer.down))
     return (
@@ -78,4 +85,13 @@ def serves(weights: DenseWeights) -> bool:
         and weights.query_heads <= GROUP.value * weights.kv_heads
         and weights.head_dim % 2 == 0
         and weights.head_dim <= 256
+        and (weights.embedding.device.type != "cuda" or _have_room(weights.embedding))
     )
+
+
+def _have_room(weight: Tensor) -> bool:
+    """Whether a GPU has what the kernels take, and its shared memory the tiles of a weight's numbers."""
+    gpu = torch.cuda.get_device_properties(weight.device)
+    shared: int = gpu.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    has_tiles = weight.element_size() <= CUT_FOR_BYTES and shared >= SHARED_BYTES
+    return has_tiles and (gpu.major, gpu.minor) >= HOPPER
