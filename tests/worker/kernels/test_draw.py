@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +51,7 @@ def reference(logits: torch.Tensor, temperatures: list[float]) -> list[int]:
 
 
 # --- noise ------------------------------------------------------------------------------------------------------------
-def write_exponential(bits: Any, out: Any, SIZE: tl.constexpr) -> None:
+def write_exponential(bits: tl.tensor, out: tl.tensor, SIZE: tl.constexpr) -> None:
     at = tl.arange(0, SIZE)
     tl.store(out + at, exponential(tl.load(bits + at).to(tl.uint32)))
 
@@ -157,7 +156,13 @@ def test_bfloat16_logits_are_drawn_from_as_their_float32() -> None:
 
 # --- distribution -----------------------------------------------------------------------------------------------------
 def write_scores(
-    logits: Any, temperature: Any, highs: Any, lows: Any, width: Any, ROWS: tl.constexpr, WIDTH: tl.constexpr
+    logits: tl.tensor,
+    temperature: tl.tensor,
+    highs: tl.tensor,
+    lows: tl.tensor,
+    width: tl.tensor,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ) -> None:
     """The scores of many short rows in one program; a row's seed is its number."""
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]).to(tl.int64)

@@ -1,3 +1,4 @@
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -86,11 +87,13 @@ def test_it_compiles_for_gpus() -> None:
     kernel = "lockstep_worker.kernels.rope:_rotate_kernel"
     whole = {**shape, "HALF": 64, "BLOCK_HALF": 64, "NORMS": True}
     padded = {**shape, "HALF": 40, "BLOCK_HALF": 64, "NORMS": False, **dict.fromkeys(norms)}
+    exact = {"enable_fp_fusion": False}
     results = compile_offline(
-        Specialisation(kernel, {**types, **norms}, whole, capabilities=(HOPPER, BLACKWELL)),
-        Specialisation(kernel, types, padded),
+        Specialisation(kernel, {**types, **norms}, whole, options=exact, capabilities=(HOPPER, BLACKWELL)),
+        Specialisation(kernel, types, padded, options=exact),
     )
     assert [len(one) for one in results] == [2, 1]
+    assert not any("fma.rn.bf16" in one.ptx for one in chain(*results)), "products are rounded before they are added"
 
 
 @pytest.mark.gpu

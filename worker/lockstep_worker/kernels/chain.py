@@ -55,6 +55,26 @@ def wait(PDL: tl.constexpr):
         _start_next()
 
 
+@triton.jit
+def fetch_to_cache(starts, BYTES: tl.constexpr, COUNT: tl.constexpr):
+    """Ask the L2 cache for memory that is read after the wait; nobody waits for it.
+
+    Args:
+        starts: COUNT pointers, aligned to 16 bytes; COUNT is a power of two and at most the program's threads.
+        BYTES: behind each, a multiple of 16.
+        COUNT: of `starts`. Only as many threads ask: others hold copies of the same pointers.
+    """
+    tl.inline_asm_elementwise(
+        "{ .reg .pred asks; .reg .b32 thread; mov.u32 thread, %tid.x; setp.lt.u32 asks, thread, $3;"
+        " @asks cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0; }",
+        "=r,l,r,r",
+        [starts.to(tl.int64), BYTES, COUNT],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
 def chained(pdl: int) -> dict[str, Any]:
     """Keywords that run a kernel in a chain behind another; `pdl` is one of `OFF`, `AT_ONCE`, `AFTER_WAIT`."""
     return {"PDL": pdl, "launch_pdl": True} if pdl else {"PDL": OFF}

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lockstep_worker.kernels.draw import Candidates, best_of_tiles
+from lockstep_worker.kernels.draw import Candidates, best_of_tiles, warps_of_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,7 @@ def close_step(candidates: Candidates, rows: Tensor, tables: StepTables, codes: 
     assert all(table.stride(0) == stride for table in integers) and tables.finished.is_contiguous()
     assert num_ids == triton.next_power_of_2(num_ids) == tables.stop_token_ids.shape[1]
     num_rows, tiles = candidates.ids_nB.shape
+    width = triton.next_power_of_2(tiles)
     closed = Closed(
         torch.empty(num_rows, dtype=torch.int64, device=rows.device),
         torch.empty(num_rows, dtype=torch.uint8, device=rows.device),
@@ -132,12 +133,12 @@ def close_step(candidates: Candidates, rows: Tensor, tables: StepTables, codes: 
         closed.tokens,
         closed.codes,
         closed.pairs,
-        WIDTH=triton.next_power_of_2(tiles),
+        WIDTH=width,
         IDS=num_ids,
         END_ID=codes.end_id,
         LENGTH=codes.length,
         STOP_WORDS=codes.stop_words,
-        num_warps=1,
+        num_warps=warps_of_tiles(width),
     )
     return closed
 

@@ -216,6 +216,11 @@ def _pick_kernel(highs, lows, ids, tokens, tiles, WIDTH: tl.constexpr):
     tl.store(tokens + row, best_of_tiles(highs, lows, ids, row, tiles, WIDTH).to(tl.int64))
 
 
+def warps_of_tiles(width: int) -> int:
+    """Warps that pick among so many tiles, a power of two: each thread has eight, so that none lie in memory."""
+    return min(max(width // 256, 1), 16)
+
+
 def draw_tiles(
     logits_nV: Tensor, draw: DrawInput, offsets: Tensor | None = None, tile: int | None = None
 ) -> Candidates:
@@ -255,14 +260,15 @@ def pick(candidates: Candidates) -> Tensor:
     """Pick each row's token: int64 [n]."""
     num_rows, tiles = candidates.ids_nB.shape
     tokens = torch.empty(num_rows, dtype=torch.int64, device=candidates.ids_nB.device)
+    width = triton.next_power_of_2(tiles)
     _pick_kernel[(num_rows,)](
         candidates.highs_nB,
         candidates.lows_nB,
         candidates.ids_nB,
         tokens,
         tiles,
-        WIDTH=triton.next_power_of_2(tiles),
-        num_warps=1,
+        WIDTH=width,
+        num_warps=warps_of_tiles(width),
     )
     return tokens
 

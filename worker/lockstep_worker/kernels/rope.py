@@ -76,6 +76,7 @@ def rotate_and_write(
         BLOCK_HEADS=HEADS_PER_PROGRAM,
         NORMS=rotation.query_norm is not None,
         num_warps=4,
+        enable_fp_fusion=False,  # a product that is fused into its sum is not rounded, as transformers' is
     )
     return q_THD
 

@@ -19,7 +19,7 @@ DRAW = {
     "temperatures": F32,
     "floats_stride": "i32",
 }
-TILES = {"bias": BF16, "out": BF16, "ids": "*i32", **DRAW, "M_stored": "i32", "N": "i32"}
+TILES = {"w": BF16, "bias": BF16, "out": BF16, "ids": "*i32", **DRAW, "M_stored": "i32", "N": "i32"}
 DESCRIPTOR = 5
 """What a descriptor of two dimensions becomes: itself, two sizes and two strides."""
 ATTENTION = {
@@ -44,12 +44,12 @@ def drawing(types: dict[str, str], drawn: bool) -> tuple[dict[str, str], dict[st
 
 
 def tiles(
-    m: int, n: int, k: int, n2: int, epilogue: int, length: int, split: int = 1, drawn: bool = False
+    m: int, n: int, k: int, n2: int, epilogue: int, length: int, *, split: int = 1, drawn: bool = False, ahead: int = 0
 ) -> Specialisation:
     boxes = {"x_desc": (m, k), "w_desc": (n, k), "w2_desc": (n2 or n, k)}
     signature = {name: f"tensordesc<bf16[{rows}, {k}]>" for name, (rows, _) in boxes.items()}
     blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_N2": n2, "BLOCK_K": k, "SPLIT_K": split}
-    constants = {"K": length, **blocks, "EPILOGUE": epilogue, "BIAS": epilogue == 0, "PDL": 1}
+    constants = {"K": length, **blocks, "EPILOGUE": epilogue, "BIAS": epilogue == 0, "AHEAD": ahead, "PDL": 1}
     types, nothing = drawing({**signature, **TILES, "out": BF16 if epilogue < 2 else F32}, drawn)
     return Specialisation(f"{ROOM}.tiles:multiply", types, {**constants, **nothing})
 
@@ -69,7 +69,9 @@ def vector(epilogue: int, rows: int, warps: int, drawn: bool = False) -> Special
 
 WANTED = {
     "plain": tiles(64, 32, 64, 16, 0, 2560),
+    "plain fetched": tiles(64, 32, 64, 16, 0, 2560, ahead=4096),
     "gated": tiles(64, 64, 64, 32, 1, 4096),
+    "gated fetched": tiles(64, 32, 128, 0, 1, 1024, ahead=4096),
     "partial": tiles(64, 32, 128, 0, 2, 2048, split=4),
     "best": tiles(64, 128, 64, 0, 3, 1024),
     "drawn best": tiles(64, 128, 64, 0, 3, 1024, drawn=True),
@@ -116,6 +118,8 @@ CONSTANTS = {
     "attention": {"positions", "tables", "cos_sin", "query_norm", "key_norm"},
     "attention ahead": {"positions", "tables", "cos_sin", "query_norm", "key_norm", "keys", "values"},
     "attention padded": {"positions", "tables", "cos_sin", "keys", "values"},
+    "plain fetched": {"w"},
+    "gated fetched": {"w"},
     "normed": {"w", "norm"},
     "normed gated": {"w", "norm"},
     "normed best": {"w", "norm"},
@@ -143,7 +147,7 @@ def read_before_the_wait(ptx: str, arguments: list[str]) -> set[str]:
         if parameter := re.search(r"ld\.param\.b64\s+(%r\w*\d+), \[\w+_param_(\d+)\]", code):
             sources[parameter[1]] = {arguments[int(parameter[2])]}
         elif "ld.global" in code or "cp.async." in code:
-            address = sources.get(re.findall(r"\[ (%r\w*\d+)", code)[-1])
+            address = sources.get(re.findall(r"\[ ?(%r\w*\d+)", code)[-1])
             assert address, f"whose address is it: {code}"
             read |= address
         elif registers:
@@ -165,7 +169,7 @@ def test_a_kernel_waits_before_it_reads_what_another_wrote(name: str) -> None:
 
 
 def test_tiles_run_on_the_warpgroups_tensor_cores_and_by_tma() -> None:
-    for name in ("plain", "gated", "partial", "best", "drawn best"):
+    for name in ("plain", "plain fetched", "gated", "partial", "best", "drawn best"):
         assert "wgmma.mma_async" in compiled()[name] and "cp.async.bulk.tensor.2d" in compiled()[name]
 
 

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from lockstep_worker.kernels.chain import chained, early, wait
+from lockstep_worker.kernels.chain import chained, early, fetch_to_cache, wait
 from lockstep_worker.kernels.draw import NO_DRAW, Candidates, DrawInput, allowed, highest, parameters, score
 
 PLAIN = tl.constexpr(0)
@@ -50,6 +50,8 @@ class Tile:
     """steps of the sum whose operands are in shared memory at once: Triton's `num_stages`"""
     block_n2: int = 0
     """further columns of a tile, so that a tile need not have a power of two of them"""
+    ahead: int = 0
+    """bytes of each of the weight's rows, a multiple of 16, that are asked for before the wait"""
 
     @property
     def columns(self) -> int:
@@ -68,11 +70,20 @@ def _put(out, bias, acc, up, rows, columns, M_stored, N, EPILOGUE: tl.constexpr,
     tl.store(out + at, acc.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _fetch(w, first, length, K: tl.constexpr, LENGTH: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
+    """Ask for the beginning of this part of some of the weight's rows; `length` is how many there are."""
+    row = tl.minimum(first + tl.arange(0, ROWS), length - 1).to(tl.int64)
+    SIZE: tl.constexpr = w.dtype.element_ty.primitive_bitwidth // 8
+    fetch_to_cache(w + row * K, min(LENGTH * SIZE, AHEAD), ROWS)
+
+
 @triton.jit(do_not_specialize=["M_stored"], do_not_specialize_on_alignment=["slots"])
 def multiply(
     x_desc,
     w_desc,
     w2_desc,
+    w,
     bias,
     out,
     ids,
@@ -93,6 +104,7 @@ def multiply(
     SPLIT_K: tl.constexpr,
     EPILOGUE: tl.constexpr,
     BIAS: tl.constexpr,
+    AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One program: one tile's part `program_id(0)` of the sum. `M_stored` are the rows that `out` has.
@@ -105,6 +117,15 @@ def multiply(
     LENGTH: tl.constexpr = K // SPLIT_K
     rows = first_row + tl.arange(0, BLOCK_M)
     early(PDL)
+    if PDL > 0 and AHEAD > 0 and first_row == 0:
+        rows_of_w = 2 * N if EPILOGUE == GATED else N
+        _fetch(w + part * LENGTH, column, rows_of_w, K, LENGTH, BLOCK_N, AHEAD)
+        if EPILOGUE == GATED:
+            _fetch(w + part * LENGTH, N + column, rows_of_w, K, LENGTH, BLOCK_N, AHEAD)
+        if BLOCK_N2 > 0:
+            _fetch(w + part * LENGTH, column + BLOCK_N, rows_of_w, K, LENGTH, BLOCK_N2, AHEAD)
+            if EPILOGUE == GATED:
+                _fetch(w + part * LENGTH, N + column + BLOCK_N, rows_of_w, K, LENGTH, BLOCK_N2, AHEAD)
     if lows is not None:  # older than the chain
         seed, index, temperature = parameters(
             slots, seeds, lengths, integers_stride, temperatures, floats_stride, rows, rows < M_stored
@@ -169,6 +190,7 @@ def _run(
         TensorDescriptor.from_tensor(x_MK, [tile.block_m, tile.block_k]),
         TensorDescriptor.from_tensor(w_NK, [tile.block_n, tile.block_k]),
         TensorDescriptor.from_tensor(w_NK, [tile.block_n2 or tile.block_n, tile.block_k]),
+        w_NK,
         w_NK if bias is None else bias,
         out,
         out if ids is None else ids,
@@ -184,6 +206,7 @@ def _run(
         SPLIT_K=tile.split_k,
         EPILOGUE=epilogue,
         BIAS=bias is not None,
+        AHEAD=tile.ahead,
         num_warps=tile.warps,
         num_stages=tile.buffers,
         **chained(pdl),
