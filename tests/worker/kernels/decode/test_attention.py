@@ -13,8 +13,8 @@ from lockstep_worker.kernels.decode.attention import Heads, Split, attend
 from lockstep_worker.kernels.decode.attention_reference import attend_reference
 from lockstep_worker.kernels.decode.join import join, join_reference
 
-TILE = Split(splits=1, tokens=16, warps=2, ahead=False)
-AHEAD = Split(splits=1, tokens=16, warps=4, ahead=True)
+TILE = Split(splits=1, tokens=16, warps=2, ahead=False, buffers=4)
+AHEAD = Split(splits=1, tokens=16, warps=4, ahead=True, buffers=1)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lockstep_worker.kernels.draw import draw_tiles, pick
-from lockstep_worker.model.dense.decode import DecodeStep, serves
+from lockstep_worker.model.dense.decode import DecodeStep, cuts_for, serves
 from lockstep_worker.model.dense.decode_batch import BatchStep
 from lockstep_worker.model.dense.decode_input import StepInput
 from support.kernels.dense_network import Shape, random_cache, random_network, reference_step
@@ -95,7 +95,7 @@ def test_one_row_and_many_agree() -> None:
     weights, step = random_network(SHALLOW), rows_of(1)
     one, many = (random_cache(SHALLOW, BLOCKS, BLOCK_SIZE) for _ in range(2))
     logits = DecodeStep(weights, one, max_rows=1, pdl=False).logits(step)
-    as_many = BatchStep(weights, many, max_rows=1, multiprocessors=8, pdl=0).logits(step)
+    as_many = BatchStep(weights, many, max_rows=1, cuts=cuts_for(weights.embedding.device), pdl=0).logits(step)
     torch.testing.assert_close(logits, as_many, atol=0.02, rtol=0)
 
 

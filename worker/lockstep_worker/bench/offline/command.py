@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep_worker import contract
 from lockstep_worker.bench.arguments import positive, positives
 from lockstep_worker.bench.offline.shapes import SHAPES
+from lockstep_worker.errors import ConfigError
 
 if TYPE_CHECKING:
     from lockstep_worker.bench.offline.session import Workload
@@ -24,6 +25,38 @@ def add_decode(decode: argparse.ArgumentParser) -> None:
     decode.add_argument("--repeats", type=positive, default=3, help="timed pairs of rounds (default: %(default)s)")
     decode.add_argument("--nvtx", action="store_true", help="draw ranges for Nsight Systems")
     decode.set_defaults(run=run_decode)
+
+
+def add_cuts(cuts: argparse.ArgumentParser) -> None:
+    """Add the arguments of `bench cuts`, which prints one JSON object a line for each kind of cut."""
+    cuts.add_argument("--shape", choices=tuple(SHAPES), default="0.6b", help="(default: %(default)s)")
+    cuts.add_argument(
+        "--batch", type=positives, default=(1, 16, 64, 256), metavar="N,...", help="(default: 1,16,64,256)"
+    )
+    cuts.add_argument("--layers", type=positive, default=8, help="of the network (default: %(default)s)")
+    cuts.add_argument("--context", type=positive, default=640, help="tokens of each row (default: %(default)s)")
+    cuts.add_argument("--drawn", action="store_true", help="draw rows at a temperature; else they are greedy")
+    cuts.add_argument(
+        "--seconds", type=float, default=120.0, help="after which no further cut of a batch is tried (default: 120)"
+    )
+    cuts.set_defaults(run=run_cuts)
+
+
+def run_cuts(arguments: argparse.Namespace) -> int:
+    """Try cuts, and print each kind's trials when they are over.
+
+    Raises:
+        ConfigError: there is no GPU.
+    """
+    import torch  # noqa: PLC0415 - `--help` needs none
+
+    if not torch.cuda.is_available():
+        raise ConfigError(["bench cuts: it needs a CUDA device"])
+    from lockstep_worker.bench.offline.cuts import measure_cuts  # noqa: PLC0415
+
+    given = {name: getattr(arguments, name) for name in ("shape", "layers", "context", "drawn", "seconds")}
+    measure_cuts(batches=arguments.batch, report=lambda row: print(json.dumps(row), flush=True), **given)
+    return contract.EXIT_OK
 
 
 def add_profile(profile: argparse.ArgumentParser) -> None:

@@ -35,6 +35,8 @@ class Split:
     warps: int
     ahead: bool
     """whether the first tokens are fetched before the wait; costs registers, wins where one kernel fills no GPU"""
+    buffers: int
+    """how many `tokens` are in shared memory or on their way there at once"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,7 @@ def attend(
         SPLITS=splits,
         TOKENS=split.tokens,
         AHEAD=split.ahead,
-        BUFFERS=1 if split.ahead else 4,
+        BUFFERS=split.buffers,
         num_warps=split.warps,
         **chained(pdl),
     )

@@ -71,11 +71,22 @@ def _put(out, bias, acc, up, rows, columns, M_stored, N, EPILOGUE: tl.constexpr,
 
 
 @triton.jit
-def _fetch(w, first, length, K: tl.constexpr, LENGTH: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
-    """Ask for the beginning of this part of some of the weight's rows; `length` is how many there are."""
-    row = tl.minimum(first + tl.arange(0, ROWS), length - 1).to(tl.int64)
-    SIZE: tl.constexpr = w.dtype.element_ty.primitive_bitwidth // 8
-    fetch_to_cache(w + row * K, min(LENGTH * SIZE, AHEAD), ROWS)
+def _fetch(
+    w,
+    first,
+    N,
+    K: tl.constexpr,
+    LENGTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+):
+    """Ask for the beginning of this part of some of the weight's rows."""
+    row = tl.minimum(first + tl.arange(0, ROWS), N - 1).to(tl.int64)
+    BYTES: tl.constexpr = min(LENGTH * w.dtype.element_ty.primitive_bitwidth // 8, AHEAD)
+    fetch_to_cache(w + row * K, BYTES, ROWS)
+    if EPILOGUE == GATED:
+        fetch_to_cache(w + (N + row) * K, BYTES, ROWS)
 
 
 @triton.jit(do_not_specialize=["M_stored"], do_not_specialize_on_alignment=["slots"])
@@ -118,14 +129,9 @@ def multiply(
     rows = first_row + tl.arange(0, BLOCK_M)
     early(PDL)
     if PDL > 0 and AHEAD > 0 and first_row == 0:
-        rows_of_w = 2 * N if EPILOGUE == GATED else N
-        _fetch(w + part * LENGTH, column, rows_of_w, K, LENGTH, BLOCK_N, AHEAD)
-        if EPILOGUE == GATED:
-            _fetch(w + part * LENGTH, N + column, rows_of_w, K, LENGTH, BLOCK_N, AHEAD)
+        _fetch(w + part * LENGTH, column, N, K, LENGTH, BLOCK_N, AHEAD, EPILOGUE)
         if BLOCK_N2 > 0:
-            _fetch(w + part * LENGTH, column + BLOCK_N, rows_of_w, K, LENGTH, BLOCK_N2, AHEAD)
-            if EPILOGUE == GATED:
-                _fetch(w + part * LENGTH, N + column + BLOCK_N, rows_of_w, K, LENGTH, BLOCK_N2, AHEAD)
+            _fetch(w + part * LENGTH, column + BLOCK_N, N, K, LENGTH, BLOCK_N2, AHEAD, EPILOGUE)
     if lows is not None:  # older than the chain
         seed, index, temperature = parameters(
             slots, seeds, lengths, integers_stride, temperatures, floats_stride, rows, rows < M_stored

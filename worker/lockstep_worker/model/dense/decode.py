@@ -21,6 +21,7 @@ from lockstep_worker.kernels.draw import Candidates, DrawInput
 from lockstep_worker.model.dense.decode_batch import BatchStep
 from lockstep_worker.model.dense.decode_input import StepInput
 from lockstep_worker.model.dense.decode_one import RowStep
+from lockstep_worker.model.dense.routes.cuts import Cuts
 from lockstep_worker.model.dense.weights import DenseWeights
 
 INTERPRETED_MULTIPROCESSORS = 8
@@ -42,16 +43,16 @@ class DecodeStep:
         cache: keys and values of its layers.
         max_rows: the most rows of a step.
         pdl: whether kernels start before the one before them is over; the bits are the same.
+        cuts: how kernels are cut; None is `cuts_for` the weights' device.
     """
 
-    def __init__(self, weights: DenseWeights, cache: KVCache, max_rows: int, *, pdl: bool) -> None:
-        device = weights.embedding.device
-        multiprocessors = INTERPRETED_MULTIPROCESSORS
-        if device.type == "cuda":
-            multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    def __init__(
+        self, weights: DenseWeights, cache: KVCache, max_rows: int, *, pdl: bool, cuts: Cuts | None = None
+    ) -> None:
+        cuts = cuts or cuts_for(weights.embedding.device)
         one, many = (chain.AFTER_WAIT, chain.AT_ONCE) if pdl else (chain.OFF, chain.OFF)
-        self._one = RowStep(weights, cache, multiprocessors, one)
-        self._many = BatchStep(weights, cache, max_rows, multiprocessors, many)
+        self._one = RowStep(weights, cache, cuts, one)
+        self._many = BatchStep(weights, cache, max_rows, cuts, many)
 
     def logits(self, step: StepInput) -> Tensor:
         """Compute the rows' newest tokens, write their keys and values, and return float32 logits [B, V].
@@ -74,6 +75,13 @@ class DecodeStep:
 
     def _of(self, step: StepInput) -> RowStep | BatchStep:
         return self._one if step.rows == 1 else self._many
+
+
+def cuts_for(device: torch.device) -> Cuts:
+    """The cuts for a device."""
+    if device.type != "cuda":
+        return Cuts(INTERPRETED_MULTIPROCESSORS)
+    return Cuts(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def serves(weights: DenseWeights) -> bool:

@@ -22,8 +22,8 @@ from lockstep_worker.kernels.decode.join import join
 from lockstep_worker.kernels.decode.tiles import Tile
 from lockstep_worker.kernels.draw import Candidates, DrawInput
 from lockstep_worker.model.dense.decode_input import StepInput, heads_of
-from lockstep_worker.model.dense.routes import choose, rules
-from lockstep_worker.model.dense.routes.uses import Use, padded
+from lockstep_worker.model.dense.routes.cuts import Cuts
+from lockstep_worker.model.dense.routes.uses import Use, heights, padded
 from lockstep_worker.model.dense.weights import DenseLayer, DenseWeights
 
 
@@ -34,12 +34,12 @@ class BatchStep:
         weights: the network.
         cache: its keys and values.
         max_rows: the most rows of a step.
-        multiprocessors: of the GPU.
+        cuts: how kernels are cut.
         pdl: see `kernels.chain`.
     """
 
-    def __init__(self, weights: DenseWeights, cache: KVCache, max_rows: int, multiprocessors: int, pdl: int) -> None:
-        self._weights, self._cache, self._multiprocessors, self._pdl = weights, cache, multiprocessors, pdl
+    def __init__(self, weights: DenseWeights, cache: KVCache, max_rows: int, cuts: Cuts, pdl: int) -> None:
+        self._weights, self._cache, self._cuts, self._pdl = weights, cache, cuts, pdl
         self._heads = [heads_of(weights, layer) for layer in weights.layers]
         most, layer = padded(max_rows), weights.layers[0]
         size, inner = layer.down.shape
@@ -55,7 +55,7 @@ class BatchStep:
         self._projected_ME = scratch(most, size)
         self._gate_up_M2I = scratch(most, 2 * inner)
         self._gated_MI = scratch(most, inner)
-        counts = [64, *range(128, most + 1, 128)]
+        counts = heights(max_rows)
         self._parts = scratch(size * max(self._most_parts(count, layer) for count in counts), dtype=torch.float32)
         self._splits = scratch(heads * dim * max(self._split_rows(count) for count in range(1, max_rows + 1)))
         self._split_weights = scratch(self._splits.numel() // dim, dtype=torch.float32)
@@ -75,7 +75,7 @@ class BatchStep:
         return triton.cdiv(self._weights.head.shape[0], self._head(padded_rows).columns)
 
     def _route(self, use: Use, padded_rows: int, weight: Tensor) -> Tile | None:
-        return choose.tile(use, padded_rows, weight.shape[0], weight.shape[1], self._multiprocessors)
+        return self._cuts.tile(use, padded_rows, *weight.shape)
 
     def _head(self, padded_rows: int) -> Tile:
         tile = self._route("head", padded_rows, self._weights.head)
@@ -83,8 +83,7 @@ class BatchStep:
         return tile
 
     def _attention(self, rows: int) -> Split:
-        weights = self._weights
-        return rules.split(rows, weights.kv_heads, weights.head_dim, self._multiprocessors)
+        return self._cuts.split(rows, self._weights.kv_heads, self._weights.head_dim)
 
     def logits(self, step: StepInput) -> Tensor:
         """The next token's logits, float32 [B, V], in memory of their own."""

@@ -20,7 +20,7 @@ from lockstep_worker.kernels.decode.out import out
 from lockstep_worker.kernels.decode.vector import Vector
 from lockstep_worker.kernels.draw import Candidates, DrawInput
 from lockstep_worker.model.dense.decode_input import StepInput, heads_of
-from lockstep_worker.model.dense.routes import choose, rules
+from lockstep_worker.model.dense.routes.cuts import Cuts
 from lockstep_worker.model.dense.routes.uses import Use
 from lockstep_worker.model.dense.weights import DenseLayer, DenseWeights
 
@@ -28,10 +28,10 @@ from lockstep_worker.model.dense.weights import DenseLayer, DenseWeights
 class RowStep:
     """Steps of one row, and the scratch that they need, at fixed addresses. Args are those of `BatchStep`."""
 
-    def __init__(self, weights: DenseWeights, cache: KVCache, multiprocessors: int, pdl: int) -> None:
-        self._weights, self._cache, self._pdl = weights, cache, pdl
+    def __init__(self, weights: DenseWeights, cache: KVCache, cuts: Cuts, pdl: int) -> None:
+        self._weights, self._cache, self._cuts, self._pdl = weights, cache, cuts, pdl
         self._heads = [heads_of(weights, layer) for layer in weights.layers]
-        self._split = rules.split(1, weights.kv_heads, weights.head_dim, multiprocessors)
+        self._split = cuts.split(1, weights.kv_heads, weights.head_dim)
         layer = weights.layers[0]
         size, inner = layer.down.shape
         splits, heads, vocabulary = self._split.splits, weights.query_heads, weights.head.shape[0]
@@ -50,7 +50,7 @@ class RowStep:
         self._ids_1P = scratch(1, programs, dtype=torch.int32)
 
     def _cut(self, use: Use, weight: Tensor) -> Vector:
-        return choose.vector(use, weight.shape[0], weight.shape[1])
+        return self._cuts.vector(use, *weight.shape)
 
     def logits(self, step: StepInput) -> Tensor:
         """The next token's logits, float32 [1, V], in memory of their own."""

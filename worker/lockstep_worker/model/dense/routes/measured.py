@@ -11,13 +11,14 @@ from lockstep_worker.kernels.decode.tiles import Tile
 from lockstep_worker.kernels.decode.vector import Vector
 from lockstep_worker.model.dense.routes.uses import Use
 
-BUCKETS = (64, 256)
-"""Row counts that were measured, each for all above the one before."""
+TileKey = tuple[int | None, Use, int, int]
+"""Bucket of rows, use, the weight's rows and its length."""
+VectorKey = tuple[Use, int, int]
 
 
 @cache
-def tiles() -> dict[tuple[int, Use, int, int], Tile | None]:
-    """By bucket, use, the weight's rows and its length; None is torch's own multiplication."""
+def tiles() -> dict[TileKey, Tile | None]:
+    """By what they cut; None is torch's own multiplication."""
     return {
         (one["rows"], one["use"], one["out"], one["length"]): one["tile"] and Tile(**one["tile"])
         for one in _read()["tiles"]
@@ -25,7 +26,7 @@ def tiles() -> dict[tuple[int, Use, int, int], Tile | None]:
 
 
 @cache
-def vectors() -> dict[tuple[Use, int, int], Vector]:
+def vectors() -> dict[VectorKey, Vector]:
     """By use, the weight's rows and its length."""
     return {
         (one["use"], one["out"], one["length"]): Vector(rows=one["rows"], warps=one["warps"])

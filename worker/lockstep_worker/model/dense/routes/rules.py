@@ -22,12 +22,12 @@ SHARED_BYTES = 176 * 1024
 def tile(use: Use, rows: int, out: int, length: int, multiprocessors: int) -> Tile | None:
     """The cut of a multiplication with so many padded rows; None is torch's own."""
     if use == "head":
-        return Tile(64, 128, 64) if rows <= 64 else Tile(128, 128, 64, warps=8)
+        return Tile(rows, 128, 64) if rows <= 64 else Tile(128, 128, 64, warps=8)
     if rows > 64:
         return None
     columns = out // 2 if use == "gate_up" else out
     splits = (4, 2, 1) if use == "residual" else (1,)
-    cuts = [_staged(use, first, second, length, split) for split in splits for first, second in COLUMNS]
+    cuts = [_staged(use, rows, first, second, length, split) for split in splits for first, second in COLUMNS]
 
     def time(cut: Tile) -> float:
         waves = triton.cdiv(cut.split_k * triton.cdiv(columns, cut.columns), multiprocessors)
@@ -36,12 +36,12 @@ def tile(use: Use, rows: int, out: int, length: int, multiprocessors: int) -> Ti
     return min((cut for cut in cuts if fits(cut, use, rows, length)), key=time)
 
 
-def _staged(use: Use, first: int, second: int, length: int, split: int) -> Tile:
+def _staged(use: Use, rows: int, first: int, second: int, length: int, split: int) -> Tile:
     """A tile with as long a step and as many buffers as shared memory takes."""
-    operands = 64 + (first + second) * (2 if use == "gate_up" else 1)
+    operands = rows + (first + second) * (2 if use == "gate_up" else 1)
     block = 128 if operands <= 192 and length % (128 * split) == 0 else 64
     buffers = min(6, SHARED_BYTES // (operands * block * 2))
-    return Tile(64, first, block, split_k=split, buffers=buffers, block_n2=second)
+    return Tile(rows, first, block, split_k=split, buffers=buffers, block_n2=second)
 
 
 def vector(use: Use, length: int) -> Vector:
@@ -61,9 +61,9 @@ def split(rows: int, kv_heads: int, head_dim: int, multiprocessors: int) -> Spli
     narrow = 1 if head_dim <= 128 else 2
     splits = min(_power_below(multiprocessors // (programs * (2 if rows == 1 else 1))), 32)
     if rows == 1 or splits > 1:
-        return Split(splits, tokens=(128 if splits <= 8 else 64) // narrow, warps=8, ahead=True)
+        return Split(splits, tokens=(128 if splits <= 8 else 64) // narrow, warps=8, ahead=True, buffers=1)
     many = programs > 8 * multiprocessors
-    return Split(1, tokens=(32 if many else 64) // narrow, warps=1 if many else 2, ahead=False)
+    return Split(1, tokens=(32 if many else 64) // narrow, warps=1 if many else 2, ahead=False, buffers=4)
 
 
 def _power_below(number: int) -> int:

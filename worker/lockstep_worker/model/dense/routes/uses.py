@@ -10,9 +10,24 @@ Use = Literal["qkv", "residual", "gate_up", "head"]
 """`residual` is the output and the down projection: what is added to the residual."""
 
 
+BUCKETS = (16, 64, 256)
+"""Numbers of rows whose cuts were measured, each for all above the one before."""
+
+
 def padded(rows: int) -> int:
-    """Rows that the tiles compute for so many: 64, then multiples of 128, so that tiles of 64 or 128 rows fit."""
-    return 64 if rows <= 64 else -(-rows // 128) * 128
+    """Rows that the tiles compute for so many: what the tensor cores take at least, or whole tiles of 64 or 128."""
+    return 16 if rows <= 16 else 64 if rows <= 64 else -(-rows // 128) * 128
+
+
+def heights(max_rows: int) -> list[int]:
+    """All that `padded` gives for so many rows and fewer."""
+    most = padded(max_rows)
+    return [height for height in (16, 64, *range(128, most + 1, 128)) if height <= most]
+
+
+def bucket_of(rows: int) -> int | None:
+    """The bucket whose cuts serve so many padded rows; None where there is none."""
+    return next((bucket for bucket in BUCKETS if rows <= bucket), None)
 
 
 def fits(tile: Tile, use: Use, rows: int, length: int) -> bool:

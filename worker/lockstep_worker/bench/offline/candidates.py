@@ -1,0 +1,66 @@
+"""What `bench cuts` tries: tiles that come near to filling the multiprocessors, and shares that fit into registers."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import triton
+
+from lockstep_worker.kernels.decode.attention import Split
+from lockstep_worker.kernels.decode.tiles import Tile
+from lockstep_worker.kernels.decode.vector import Vector
+from lockstep_worker.model.dense.routes.uses import Use, fits
+
+_COLUMNS = ((16, 0), (32, 0), (32, 16), (64, 0), (64, 16), (64, 32), (128, 0), (256, 0))
+"""Widths of a tile, as its two products' columns."""
+_SHARED_BYTES = (100 << 10, 200 << 10)
+"""Of a multiprocessor's shared memory: so that two programs fit beside each other, or one has all."""
+_WEIGHTS_A_THREAD = (16, 32, 64, 128)
+_KEPT = 10
+
+
+def tiles_for(use: Use, rows: int, out: int, length: int, multiprocessors: int) -> list[Tile]:
+    """List the tiles for a multiplication of so many padded rows whose waves are the shortest."""
+    columns = out // 2 if use == "gate_up" else out
+    weights = 2 if use == "gate_up" else 1
+    found: dict[Tile, float] = {}
+    for height, (first, second), split, block, shared in product(
+        {min(rows, 64), min(rows, 128)}, _COLUMNS, (1, 2, 4, 8), (64, 128, 256), _SHARED_BYTES
+    ):
+        buffers = min(8, shared // ((height + (first + second) * weights) * block * 2))
+        warps = 8 if height * (first + second) * weights > 64 * 128 else 4
+        tile = Tile(height, first, block, split_k=split, warps=warps, buffers=buffers, block_n2=second)
+        if buffers < 2 or length % block or height * (first + second) * weights > 128 * 256:
+            continue
+        if not fits(tile, use, rows, length):
+            continue
+        programs = split * rows // height * triton.cdiv(columns, tile.columns)
+        found[tile] = triton.cdiv(programs, multiprocessors) * tile.columns * height / split
+    return sorted(found, key=lambda tile: (found[tile], -tile.block_k * tile.buffers))[:_KEPT]
+
+
+def vectors_for(use: Use, length: int) -> list[Vector]:
+    """List the shares of a weight with which a thread has some weights, and not too many."""
+    each = triton.next_power_of_2(length) * (2 if use == "gate_up" else 1)
+    found = [
+        Vector(rows, warps)
+        for warps in (2, 4, 8, 16)
+        for rows in (1, 2, 4, 8, 16, 32)
+        if rows * each // (32 * warps) in _WEIGHTS_A_THREAD
+    ]
+    return [cut for cut in found if use != "head" or cut.rows >= 4]
+
+
+def splits_for(rows: int) -> list[Split]:
+    """List the cuts of attention for so many rows."""
+    if rows == 1:
+        shapes = product((4, 8, 16), (64, 128), (4, 8))
+        return [Split(splits, tokens, warps, ahead=True, buffers=1) for splits, tokens, warps in shapes]
+    streamed = [
+        Split(splits, tokens, warps, ahead=False, buffers=buffers)
+        for splits, (tokens, warps), buffers in product((1, 2), ((32, 1), (32, 2), (64, 2), (64, 4), (128, 4)), (3, 4))
+    ]
+    ahead = [Split(splits, 64, warps, ahead=True, buffers=3) for splits, warps in product((1, 2), (2, 4))]
+    whole = [Split(splits, 128, 8, ahead=True, buffers=1) for splits in (1, 2, 4)]
+    few = rows <= 16
+    return [cut for cut in (*streamed, *ahead, *(whole if few else ())) if few or cut.splits == 1]
