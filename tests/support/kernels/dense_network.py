@@ -85,9 +85,9 @@ def random_cache(shape: Shape, blocks: int, block_size: int, device: str = "cpu"
         dtype=shape.dtype,
         device=torch.device(device),
     )
-    generator = torch.Generator().manual_seed(8)
+    generator = torch.Generator(device).manual_seed(8)
     for tensor in (*cache.keys, *cache.values):
-        tensor.copy_(torch.randn(tensor.shape, generator=generator))
+        tensor.normal_(generator=generator)
     return cache
 
 

@@ -28,8 +28,9 @@ ATTENTION = {
     **dict.fromkeys(("keys", "values"), BF16),
     "tables": "*i32",
     "positions": "*i64",
-    "out": BF16,
+    **dict.fromkeys(("out", "attended"), BF16),
     "weights": F32,
+    "arrived": "*i32",
     **dict.fromkeys(("scale", "eps"), "fp32"),
     "table_stride": "i32",
 }
@@ -57,8 +58,10 @@ def tiles(
 def attention(splits: int, tokens: int, ahead: bool, qkv: str, dim: int = 128, window: int = 0) -> Specialisation:
     shape = {"H": 16, "K": 8, "D": dim, "D_PADDED": 128, "C": 16, "WINDOW": window, "NORM": window == 0}
     cut = {"SPLITS": splits, "TOKENS": tokens, "AHEAD": ahead, "BUFFERS": 1 if ahead else 4, "PDL": 1}
-    types = {**ATTENTION, "qkv": qkv}
-    return Specialisation(f"{ROOM}.attention:attention_kernel", types, {**shape, **cut}, num_warps=8 if ahead else 2)
+    absent = () if splits > 1 else ("weights", "arrived")
+    types = {name: kind for name, kind in {**ATTENTION, "qkv": qkv}.items() if name not in absent}
+    constants = {**shape, **cut, **dict.fromkeys(absent)}
+    return Specialisation(f"{ROOM}.attention:attention_kernel", types, constants, num_warps=8 if ahead else 2)
 
 
 def vector(epilogue: int, rows: int, warps: int, drawn: bool = False) -> Specialisation:
@@ -106,12 +109,6 @@ WANTED = {
     ),
     "gate": Specialisation(
         f"{ROOM}.rows:gate_kernel", {"gate_up": BF16, "out": BF16}, {"INNER": 9728, "BLOCK": 1024, "PDL": 1}
-    ),
-    "join": Specialisation(
-        f"{ROOM}.join:join_kernel",
-        {"parts": BF16, "weights": F32, "out": BF16},
-        {"H": 16, "D": 128, "D_PADDED": 128, "SPLITS": 8, "SPLITS_PADDED": 8, "PDL": 1},
-        num_warps=1,
     ),
 }
 CONSTANTS = {

@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lockstep_worker.kernels.decode.tiles import (
-    Tile,
-    best,
+from lockstep_worker.kernels.decode.tiles import Tile, best, gated, partial, plain
+from lockstep_worker.kernels.decode.tiles_reference import (
     best_reference,
-    gated,
     gated_reference,
-    partial,
     partial_reference,
-    plain,
     plain_reference,
 )
 from lockstep_worker.kernels.draw import draw_tiles, pick

@@ -54,13 +54,16 @@ def vectors_for(use: Use, length: int) -> list[Vector]:
 def splits_for(rows: int) -> list[Split]:
     """List the cuts of attention for so many rows."""
     if rows == 1:
-        shapes = product((4, 8, 16), (64, 128), (4, 8))
-        return [Split(splits, tokens, warps, ahead=True, buffers=1) for splits, tokens, warps in shapes]
-    streamed = [
-        Split(splits, tokens, warps, ahead=False, buffers=buffers)
-        for splits, (tokens, warps), buffers in product((1, 2), ((32, 1), (32, 2), (64, 2), (64, 4), (128, 4)), (3, 4))
+        return [
+            Split(splits, 128, warps, ahead=True, buffers=buffers)
+            for splits, warps, buffers in product((8, 16), (4, 8), (1, 2))
+        ]
+    shapes = ((16, 1), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4), (128, 4), (128, 8))
+    found = [
+        Split(splits, tokens, warps, ahead=ahead, buffers=buffers)
+        for (tokens, warps), ahead, splits, buffers in product(shapes, (True, False), (1, 2, 4), (1, 3, 4))
+        if ahead or buffers > 1
     ]
-    ahead = [Split(splits, 64, warps, ahead=True, buffers=3) for splits, warps in product((1, 2), (2, 4))]
-    whole = [Split(splits, 128, 8, ahead=True, buffers=1) for splits in (1, 2, 4)]
-    few = rows <= 16
-    return [cut for cut in (*streamed, *ahead, *(whole if few else ())) if few or cut.splits == 1]
+    if rows <= 16:
+        return [cut for cut in found if cut.tokens >= 64 and cut.ahead and cut.warps > 1]
+    return [cut for cut in found if cut.splits == 1 and cut.tokens <= 64 and cut.buffers != 1]

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lockstep_worker.kernels.chain import chained, early, wait
+from lockstep_worker.kernels.decode.join import Parts, join_if_last
 
 GROUP = tl.constexpr(16)
 """Query heads of a KV head, padded: the tensor cores' smallest operand."""
@@ -143,7 +144,9 @@ def attention_kernel(
     tables,
     positions,
     out,
+    attended,
     weights,
+    arrived,
     scale,
     eps,
     table_stride,
@@ -187,9 +190,7 @@ def attention_kernel(
 
     projected = qkv + row.to(tl.int64) * ((H + 2 * K) * D)
     q, k, v = _new_token(projected, q_cos, q_sin, k_cos, k_sin, eps, head, d, d_other, H, K, D, NORM)
-    q = q.to(keys.dtype.element_ty)
-    k = k.to(keys.dtype.element_ty)
-    v = v.to(values.dtype.element_ty)
+    q, k, v = q.to(keys.dtype.element_ty), k.to(keys.dtype.element_ty), v.to(values.dtype.element_ty)
     group = tl.arange(0, GROUP)
     newest = split == SPLITS - 1  # this split has the new token
     tl.store(keys + cell + d, k, mask=(d < D) & newest)
@@ -210,9 +211,11 @@ def attention_kernel(
     at = (row.to(tl.int64) * SPLITS + split) * H + head * (H // K) + group
     total = tl.maximum(total, 1e-30)  # a split may have no token
     real = (group < H // K)[:, None] & (d < D)[None, :]
-    tl.store(out + at[:, None] * D + d[None, :], (acc / total[:, None]).to(out.dtype.element_ty), mask=real)
-    if SPLITS > 1:
+    tl.store(attended + at[:, None] * D + d[None, :], (acc / total[:, None]).to(attended.dtype.element_ty), mask=real)
+    if weights is not None:
         tl.store(weights + at, most + tl.log2(total), mask=group < H // K)
+    if arrived is not None:
+        join_if_last(attended, weights, arrived, out, row.to(tl.int64), head, H, K, D, D_PADDED, GROUP, SPLITS)
 
 
 def attend(
@@ -224,8 +227,8 @@ def attend(
     values_NCKD: Tensor,
     tables_BM: Tensor,
     positions_B: Tensor,
-    out_BSHD: Tensor,
-    weights_BSH: Tensor,
+    out_BHD: Tensor | None,
+    parts: Parts | None,
     heads: Heads,
     split: Split,
     pdl: int = 0,
@@ -241,16 +244,16 @@ def attend(
         values_NCKD: the same.
         tables_BM: int32, the blocks of each row; any stride between rows.
         positions_B: int64, the new token's index in its sequence, whose older tokens are in the cache.
-        out_BSHD: of each split its attention; with one split the result itself.
-        weights_BSH: float32, of each split the logarithm to base 2 of its softmax's sum; left alone with one split.
+        out_BHD: written; None leaves the parts, for who joins them.
+        parts: of each split; None where there is one, which is the result itself.
         heads: what the layer's attention is; at most 16 query heads share a KV head.
         split: how it is cut.
         pdl: see `chain`.
     """
-    rows, splits = out_BSHD.shape[:2]
-    assert heads.query_heads <= GROUP.value * heads.kv_heads and splits == split.splits
-    assert keys_NCKD.is_contiguous() and values_NCKD.is_contiguous() and out_BSHD.is_contiguous()
-    attention_kernel[(rows, heads.kv_heads, splits)](
+    rows, attended = positions_B.shape[0], out_BHD if parts is None else parts.attended_BSHD
+    assert heads.query_heads <= GROUP.value * heads.kv_heads and (split.splits == 1 or parts is not None)
+    assert keys_NCKD.is_contiguous() and values_NCKD.is_contiguous() and attended is not None
+    attention_kernel[(rows, heads.kv_heads, split.splits)](
         qkv_MX,
         cos_sin_LD if query_norm_D is None else query_norm_D,
         cos_sin_LD if key_norm_D is None else key_norm_D,
@@ -259,8 +262,10 @@ def attend(
         values_NCKD,
         tables_BM,
         positions_B,
-        out_BSHD,
-        weights_BSH,
+        out_BHD,
+        attended,
+        None if parts is None else parts.weights_BSH,
+        None if parts is None or out_BHD is None else parts.arrived_BK,
         heads.scaling * math.log2(math.e),
         heads.eps,
         tables_BM.stride(0),
@@ -271,7 +276,7 @@ def attend(
         C=keys_NCKD.shape[1],
         WINDOW=heads.window or 0,
         NORM=query_norm_D is not None,
-        SPLITS=splits,
+        SPLITS=split.splits,
         TOKENS=split.tokens,
         AHEAD=split.ahead,
         BUFFERS=split.buffers,

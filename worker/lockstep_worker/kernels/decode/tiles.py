@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -233,20 +231,9 @@ def plain(x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, out_RN: Tensor, til
     _run(x_MK, w_NK, out_RN, tile, pdl, epilogue=PLAIN.value, stored=out_RN.shape[0], bias=bias_N)
 
 
-def plain_reference(x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """What `plain` computes."""
-    return F.linear(x_MK.float(), w_NK.float(), None if bias_N is None else bias_N.float()).to(dtype)
-
-
 def gated(x_MK: Tensor, w_2IK: Tensor, out_MI: Tensor, tile: Tile, pdl: int = 0) -> None:
     """Write silu(x @ gate.T) * (x @ up.T) of a merged weight: gate's rows, then up's. As `plain` otherwise."""
     _run(x_MK, w_2IK, out_MI, tile, pdl, epilogue=GATED.value, stored=out_MI.shape[0])
-
-
-def gated_reference(x_MK: Tensor, w_2IK: Tensor) -> Tensor:
-    """What `gated` computes."""
-    gate, up = F.linear(x_MK.float(), w_2IK.float()).chunk(2, -1)
-    return (F.silu(gate) * up).to(x_MK.dtype)
 
 
 def partial(x_MK: Tensor, w_NK: Tensor, parts_SMN: Tensor, tile: Tile, pdl: int = 0) -> None:
@@ -261,12 +248,6 @@ def partial(x_MK: Tensor, w_NK: Tensor, parts_SMN: Tensor, tile: Tile, pdl: int 
     """
     assert parts_SMN.shape == (tile.split_k, x_MK.shape[0], w_NK.shape[0]) and parts_SMN.is_contiguous()
     _run(x_MK, w_NK, parts_SMN, tile, pdl, epilogue=PARTIAL.value, stored=x_MK.shape[0])
-
-
-def partial_reference(x_MK: Tensor, w_NK: Tensor, split_k: int) -> Tensor:
-    """What `partial` computes."""
-    pairs = zip(x_MK.float().chunk(split_k, 1), w_NK.float().chunk(split_k, 1), strict=True)
-    return torch.stack([x @ w.T for x, w in pairs])
 
 
 def best(x_MK: Tensor, w_VK: Tensor, draw: DrawInput | None, found_RT: Candidates, tile: Tile, pdl: int = 0) -> None:
@@ -296,11 +277,3 @@ def best(x_MK: Tensor, w_VK: Tensor, draw: DrawInput | None, found_RT: Candidate
         lows=found_RT.lows_nB,
         draw=NO_DRAW if draw is None else draw.arguments(),
     )
-
-
-def best_reference(x_MK: Tensor, w_VK: Tensor, columns: int) -> tuple[Tensor, Tensor]:
-    """What `best` computes, for tiles of so many columns; which of equal scores is torch's choice."""
-    tiles = F.linear(x_MK.float(), w_VK.float()).split(columns, 1)
-    values, ids = zip(*(tile.max(1) for tile in tiles), strict=True)
-    starts = torch.arange(len(tiles), device=x_MK.device) * columns
-    return torch.stack(values, 1), (torch.stack(ids, 1) + starts).int()

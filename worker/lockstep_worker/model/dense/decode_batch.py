@@ -1,8 +1,8 @@
 """A decode step of many rows: multiplications in tiles, and each row's residual and norm in one program.
 
-Seven kernels a layer, eight where few rows split their contexts: tiles, attention (and the join of its splits), tiles,
-residual, tiles, tiles, residual. Where torch's own multiplication is faster it takes the tiles' place. Rows beyond the
-batch up to whole tiles are scratch: they are computed and belong to nobody.
+Seven kernels a layer: tiles, attention, tiles, residual, tiles, tiles, residual. Where torch's own multiplication is
+faster it takes the tiles' place. Rows beyond the batch up to whole tiles are scratch: they are computed and belong to
+nobody.
 
 Shape legend: B rows, R rows padded to whole tiles, M the most of R, X queries, keys and values side by side, E hidden
 size, I inner size of the MLP, H query heads, D head size, V vocabulary, T tiles of the head. `parts` and `splits` are
@@ -18,7 +18,7 @@ from torch import Tensor
 from lockstep_worker.cache.tensors import KVCache
 from lockstep_worker.kernels.decode import rows, tiles
 from lockstep_worker.kernels.decode.attention import Split, attend
-from lockstep_worker.kernels.decode.join import join
+from lockstep_worker.kernels.decode.join import Parts
 from lockstep_worker.kernels.decode.tiles import Tile
 from lockstep_worker.kernels.draw import Candidates, DrawInput
 from lockstep_worker.model.dense.decode_input import StepInput, heads_of
@@ -59,6 +59,7 @@ class BatchStep:
         self._parts = scratch(size * max(self._most_parts(count, layer) for count in counts), dtype=torch.float32)
         self._splits = scratch(heads * dim * max(self._split_rows(count) for count in range(1, max_rows + 1)))
         self._split_weights = scratch(self._splits.numel() // dim, dtype=torch.float32)
+        self._arrived_BK = scratch(max_rows, weights.kv_heads, dtype=torch.int32)
         most_best = max(count * self._head_tiles(count) for count in counts)
         self._highs, self._lows = scratch(most_best, dtype=torch.float32), scratch(most_best, dtype=torch.float32)
         self._ids = scratch(most_best, dtype=torch.int32)
@@ -129,11 +130,11 @@ class BatchStep:
 
     def _attend(self, index: int, layer: DenseLayer, step: StepInput) -> None:
         split, heads = self._attention(step.rows), self._heads[index]
-        shape = (step.rows, split.splits, heads.query_heads)
-        out_BSHD, weights_BSH = self._attended_MHD[: step.rows].unsqueeze(1), self._split_weights
+        shape, parts = (step.rows, split.splits, heads.query_heads), None
         if split.splits > 1:
             weights_BSH = self._split_weights[: step.rows * split.splits * heads.query_heads].view(shape)
-            out_BSHD = self._splits[: weights_BSH.numel() * heads.head_dim].view(*shape, heads.head_dim)
+            attended_BSHD = self._splits[: weights_BSH.numel() * heads.head_dim].view(*shape, heads.head_dim)
+            parts = Parts(attended_BSHD, weights_BSH, self._arrived_BK)
         attend(
             self._qkv_MX,
             layer.query_norm,
@@ -143,14 +144,12 @@ class BatchStep:
             self._cache.values[index],
             step.block_tables,
             step.positions,
-            out_BSHD,
-            weights_BSH,
+            self._attended_MHD,
+            parts,
             heads,
             split,
             self._pdl,
         )
-        if split.splits > 1:
-            join(out_BSHD, weights_BSH, self._attended_MHD, self._pdl)
 
     def _gate(self, layer: DenseLayer, count: int) -> None:
         """The MLP up to its inner size."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from lockstep_worker.cache.tensors import KVCache
 from lockstep_worker.kernels.decode import rows, vector
 from lockstep_worker.kernels.decode.attention import attend
+from lockstep_worker.kernels.decode.join import Parts
 from lockstep_worker.kernels.decode.out import out
 from lockstep_worker.kernels.decode.vector import Vector
 from lockstep_worker.kernels.draw import Candidates, DrawInput
@@ -42,8 +43,11 @@ class RowStep:
         self._residual_1E = scratch(1, size)
         self._normed_1E = scratch(1, size, dtype=weights.embedding.dtype)
         self._qkv_1X = scratch(1, layer.qkv.shape[0])
-        self._splits_1SHD = scratch(1, splits, heads, weights.head_dim, dtype=weights.embedding.dtype)
-        self._split_weights_1SH = scratch(1, splits, heads)
+        self._parts = Parts(
+            scratch(1, splits, heads, weights.head_dim, dtype=weights.embedding.dtype),
+            scratch(1, splits, heads),
+            scratch(1, weights.kv_heads, dtype=torch.int32),
+        )
         self._gated_I = scratch(inner)
         programs = triton.cdiv(vocabulary, self._cut("head", weights.head).rows)
         self._highs_1P, self._lows_1P = scratch(1, programs), scratch(1, programs)
@@ -77,8 +81,8 @@ class RowStep:
         rows.embed(step.tokens, weights.embedding, first, weights.eps, self._residual_1E, self._normed_1E, self._pdl)
         for index, layer in enumerate(weights.layers):
             self._attend(index, layer, step)
-            parts, split_weights = self._splits_1SHD[0], self._split_weights_1SH[0]
-            out(layer.out, parts, split_weights, residual, self._cut("residual", layer.out), self._pdl)
+            attended_SHD, weights_SH = self._parts.attended_BSHD[0], self._parts.weights_BSH[0]
+            out(layer.out, attended_SHD, weights_SH, residual, self._cut("residual", layer.out), self._pdl)
             cut = self._cut("gate_up", layer.gate_up)
             vector.normed_gated(layer.gate_up, residual, layer.post_norm, weights.eps, self._gated_I, cut, self._pdl)
             vector.down(layer.down, self._gated_I, residual, self._cut("residual", layer.down), self._pdl)
@@ -96,8 +100,8 @@ class RowStep:
             self._cache.values[index],
             step.block_tables,
             step.positions,
-            self._splits_1SHD,
-            self._split_weights_1SH,
+            None,
+            self._parts,
             self._heads[index],
             self._split,
             self._pdl,

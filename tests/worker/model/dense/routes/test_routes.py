@@ -37,14 +37,14 @@ def test_any_shape_has_a_cut_that_fits(rows: int, use: Use) -> None:
 @pytest.mark.parametrize("bucket", BUCKETS)
 def test_what_was_measured_fits_and_is_used(bucket: int) -> None:
     entries = {key: tile for key, tile in measured.tiles().items() if key[0] == bucket}
-    assert entries or bucket == 16
+    assert entries
     for (_, use, out, length), tile in entries.items():
         assert tile is None or fits(tile, use, bucket, length)
         assert CUTS.tile(use, bucket, out, length) == tile
 
 
 def test_a_measured_tile_that_does_not_fit_other_rows_is_not_used() -> None:
-    assert CUTS.tile("qkv", 64, 4096, 1024) == Tile(64, 32, 128, buffers=5)
+    assert CUTS.tile("qkv", 64, 4096, 1024) == Tile(64, 32, 128, buffers=5, ahead=4096)
     assert CUTS.tile("qkv", 128, 4096, 1024) == Tile(64, 64, 64, buffers=6)
     assert CUTS.tile("qkv", 384, 4096, 1024) is None
 
@@ -81,6 +81,6 @@ def test_a_vectors_share_stays_in_registers() -> None:
 def test_few_rows_split_their_contexts_and_many_do_not() -> None:
     assert rules.split(1, 8, 128, SMS) == Split(8, tokens=128, warps=8, ahead=True, buffers=1)
     assert [rules.split(rows, 8, 128, SMS).splits for rows in (2, 4, 8, 16, 64)] == [8, 4, 2, 1, 1]
-    assert rules.split(64, 8, 128, SMS) == Split(1, tokens=64, warps=2, ahead=False, buffers=4)
+    assert rules.split(64, 8, 128, SMS) == Split(1, tokens=64, warps=2, ahead=True, buffers=3)
     assert rules.split(256, 8, 128, SMS) == Split(1, tokens=32, warps=1, ahead=False, buffers=4)
     assert rules.split(64, 8, 256, SMS).tokens == 32

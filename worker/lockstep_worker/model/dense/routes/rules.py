@@ -62,8 +62,9 @@ def split(rows: int, kv_heads: int, head_dim: int, multiprocessors: int) -> Spli
     splits = min(_power_below(multiprocessors // (programs * (2 if rows == 1 else 1))), 32)
     if rows == 1 or splits > 1:
         return Split(splits, tokens=(128 if splits <= 8 else 64) // narrow, warps=8, ahead=True, buffers=1)
-    many = programs > 8 * multiprocessors
-    return Split(1, tokens=(32 if many else 64) // narrow, warps=1 if many else 2, ahead=False, buffers=4)
+    if programs > 8 * multiprocessors:
+        return Split(1, tokens=32 // narrow, warps=1, ahead=False, buffers=4)
+    return Split(1, tokens=64 // narrow, warps=2, ahead=True, buffers=3)
 
 
 def _power_below(number: int) -> int:
