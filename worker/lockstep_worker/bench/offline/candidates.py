@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+from collections import defaultdict
+from itertools import chain, product
 
 import triton
 
@@ -16,7 +17,7 @@ _COLUMNS = ((16, 0), (32, 0), (32, 16), (64, 0), (64, 16), (64, 32), (128, 0), (
 _SHARED_BYTES = (100 << 10, 200 << 10)
 """Of a multiprocessor's shared memory: so that two programs fit beside each other, or one has all."""
 _WEIGHTS_A_THREAD = (16, 32, 64, 128)
-_KEPT = 10
+_KEPT, _KEPT_ALIKE = 12, 2
 
 
 def tiles_for(use: Use, rows: int, out: int, length: int, multiprocessors: int) -> list[Tile]:
@@ -28,15 +29,21 @@ def tiles_for(use: Use, rows: int, out: int, length: int, multiprocessors: int) 
         {min(rows, 64), min(rows, 128)}, _COLUMNS, (1, 2, 4, 8), (64, 128, 256), _SHARED_BYTES
     ):
         buffers = min(8, shared // ((height + (first + second) * weights) * block * 2))
-        warps = 8 if height * (first + second) * weights > 64 * 128 else 4
+        warps = 8 if height * (first + second) * weights > 128 * 64 else 4
         tile = Tile(height, first, block, split_k=split, warps=warps, buffers=buffers, block_n2=second)
         if buffers < 2 or length % block or height * (first + second) * weights > 128 * 256:
             continue
         if not fits(tile, use, rows, length):
             continue
-        programs = split * rows // height * triton.cdiv(columns, tile.columns)
-        found[tile] = triton.cdiv(programs, multiprocessors) * tile.columns * height / split
-    return sorted(found, key=lambda tile: (found[tile], -tile.block_k * tile.buffers))[:_KEPT]
+        waves = triton.cdiv(split * rows // height * triton.cdiv(columns, tile.columns), multiprocessors)
+        width = tile.columns * weights
+        found[tile] = waves * max(height + width, height * width / 64) / split  # its operands, or its products
+    kept: dict[tuple[int, int, int], list[Tile]] = defaultdict(list)
+    for tile in sorted(found, key=lambda tile: (found[tile], -tile.block_k * tile.buffers)):
+        alike = kept[tile.block_m, tile.columns, tile.split_k]
+        if len(alike) < _KEPT_ALIKE:
+            alike.append(tile)
+    return list(chain.from_iterable(kept.values()))[:_KEPT]
 
 
 def vectors_for(use: Use, length: int) -> list[Vector]:
