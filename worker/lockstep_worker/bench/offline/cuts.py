@@ -73,47 +73,47 @@ class Bench:
             block_tables=torch.randperm(rows * blocks, device=device).int().view(rows, blocks),
         )
         self._draw = _drawing(rows, device) if drawn else None
-        self.cuts, self.pdl = cuts_for(device), chain.AFTER_WAIT if rows == 1 else chain.AT_ONCE
+        self.cuts = cuts_for(device)
         self.best_ms = 0.0
 
     def begin(self) -> None:
         """Time what stands, once the GPU's clock is up."""
         for _ in range(3):
-            self.best_ms = self._time(self.cuts, self.pdl)
+            self.best_ms = self._time(self.cuts)
         self._report({"what": "base", "ms": round(self.best_ms, 4)})
 
-    def vary(self, what: str, trials: Sequence[tuple[Any, Cuts, int]]) -> None:
-        """Try cuts and keep the fastest; each comes as how it is called, the cuts, and the mode of the chain."""
-        self._compile([(cuts, pdl) for _, cuts, pdl in trials])
+    def vary(self, what: str, trials: Sequence[tuple[Any, Cuts]]) -> None:
+        """Try cuts and keep the fastest; each comes with how it is called."""
+        self._compile([cuts for _, cuts in trials])
         took: list[tuple[str, float | str]] = []
-        for name, cuts, pdl in trials:
+        for name, cuts in trials:
             try:
-                took.append((str(name), milliseconds := round(self._time(cuts, pdl), 4)))
+                took.append((str(name), milliseconds := round(self._time(cuts), 4)))
             except Exception as error:  # noqa: BLE001 - a cut that this GPU cannot run is one that did not win
                 took.append((str(name), f"{type(error).__name__}: {error}"[:80]))
                 continue
             if milliseconds < self.best_ms * _BETTER:
-                self.best_ms, self.cuts, self.pdl = milliseconds, cuts, pdl
+                self.best_ms, self.cuts = milliseconds, cuts
         self._report({"what": what, "ms": round(self.best_ms, 4), "trials": took})
 
-    def _compile(self, wanted: Sequence[tuple[Cuts, int]]) -> None:
+    def _compile(self, wanted: Sequence[Cuts]) -> None:
         """Compile all kernels of some steps at once, on all cores; what does not compile fails when it is timed."""
         shallow = dataclasses.replace(self._weights, layers=self._weights.layers[:1])
         with _compiling_only(), ThreadPoolExecutor(_COMPILERS) as pool:
-            for future in [pool.submit(self._run, shallow, cuts, pdl) for cuts, pdl in wanted]:
+            for future in [pool.submit(self._run, shallow, cuts) for cuts in wanted]:
                 future.exception()
 
-    def _run(self, weights: DenseWeights, cuts: Cuts, pdl: int) -> None:
-        self._make(weights, cuts, pdl).best(self._step, self._draw)
+    def _run(self, weights: DenseWeights, cuts: Cuts) -> None:
+        self._make(weights, cuts).best(self._step, self._draw)
 
-    def _make(self, weights: DenseWeights, cuts: Cuts, pdl: int) -> RowStep | BatchStep:
+    def _make(self, weights: DenseWeights, cuts: Cuts) -> RowStep | BatchStep:
         if self._rows == 1:
-            return RowStep(weights, self._cache, cuts, pdl)
-        return BatchStep(weights, self._cache, self._rows, cuts, pdl)
+            return RowStep(weights, self._cache, cuts)
+        return BatchStep(weights, self._cache, self._rows, cuts)
 
-    def _time(self, cuts: Cuts, pdl: int) -> float:
+    def _time(self, cuts: Cuts) -> float:
         """The fewest milliseconds of a step."""
-        step = self._make(self._weights, cuts, pdl)
+        step = self._make(self._weights, cuts)
         step.best(self._step, self._draw)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -180,23 +180,21 @@ def _many_rows(bench: Bench, weights: DenseWeights, rows: int) -> Iterator[Calla
     def attention() -> None:
         bench.vary(
             "attention",
-            [(cut, dataclasses.replace(bench.cuts, splits={rows: cut}), bench.pdl) for cut in splits_for(rows)],
+            [(cut, dataclasses.replace(bench.cuts, splits={rows: cut})) for cut in splits_for(rows)],
         )
 
     def tiles(use: Use, out: int, length: int) -> None:
         tried = [*tiles_for(use, padded(rows), out, length, bench.cuts.multiprocessors), None]
         key = (bucket_of(padded(rows)), use, out, length)
         found = [(cut, {**bench.cuts.tiles, key: cut}) for cut in tried if cut is not None or use != "head"]
-        bench.vary(
-            f"{use} {out} {length}", [(cut, dataclasses.replace(bench.cuts, tiles=t), bench.pdl) for cut, t in found]
-        )
+        bench.vary(f"{use} {out} {length}", [(cut, dataclasses.replace(bench.cuts, tiles=t)) for cut, t in found])
         won = bench.cuts.tile(use, padded(rows), out, length)
         if won is not None:
             fetching = [dataclasses.replace(won, ahead=ahead) for ahead in (0, 1024, 4096) if ahead != won.ahead]
             changed = [(cut.ahead, {**bench.cuts.tiles, key: cut}) for cut in fetching]
             bench.vary(
                 f"{use} {out} {length} ahead",
-                [(ahead, dataclasses.replace(bench.cuts, tiles=t), bench.pdl) for ahead, t in changed],
+                [(ahead, dataclasses.replace(bench.cuts, tiles=t)) for ahead, t in changed],
             )
 
     yield attention
@@ -208,12 +206,10 @@ def _many_rows(bench: Bench, weights: DenseWeights, rows: int) -> Iterator[Calla
 def _one_row(bench: Bench, weights: DenseWeights) -> Iterator[Callable[[], None]]:
     def vectors(use: Use, out: int, length: int) -> None:
         found = [(cut, {**bench.cuts.vectors, (use, out, length): cut}) for cut in vectors_for(use, length)]
-        bench.vary(
-            f"{use} {out} {length}", [(cut, dataclasses.replace(bench.cuts, vectors=v), bench.pdl) for cut, v in found]
-        )
+        bench.vary(f"{use} {out} {length}", [(cut, dataclasses.replace(bench.cuts, vectors=v)) for cut, v in found])
 
     yield lambda: bench.vary(
-        "attention", [(cut, dataclasses.replace(bench.cuts, splits={1: cut}), bench.pdl) for cut in splits_for(1)]
+        "attention", [(cut, dataclasses.replace(bench.cuts, splits={1: cut})) for cut in splits_for(1)]
     )
     for use, out, length in _uses(weights):
         yield lambda use=use, out=out, length=length: vectors(use, out, length)  # type: ignore[misc]
@@ -222,7 +218,7 @@ def _one_row(bench: Bench, weights: DenseWeights) -> Iterator[Callable[[], None]
 
 def _chain(bench: Bench) -> None:
     modes = {"off": chain.OFF, "at once": chain.AT_ONCE, "after the wait": chain.AFTER_WAIT}
-    bench.vary("chain", [(name, bench.cuts, pdl) for name, pdl in modes.items()])
+    bench.vary("chain", [(name, dataclasses.replace(bench.cuts, chain=mode)) for name, mode in modes.items()])
 
 
 def _won(cuts: Cuts) -> dict[str, Any]:
@@ -239,7 +235,7 @@ def _won(cuts: Cuts) -> dict[str, Any]:
         if standing.vectors.get((use, out, length)) != vector
     ]
     splits = {rows: dataclasses.asdict(split) for rows, split in cuts.splits.items()}
-    return {"tiles": tiles, "vectors": vectors, "splits": splits}
+    return {"tiles": tiles, "vectors": vectors, "splits": splits, "chain": cuts.chain}
 
 
 def _drawing(rows: int, device: torch.device) -> DrawInput:

@@ -11,6 +11,8 @@ Shape legend: B rows, V vocabulary, T tiles of the head.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -50,9 +52,10 @@ class DecodeStep:
         self, weights: DenseWeights, cache: KVCache, max_rows: int, *, pdl: bool, cuts: Cuts | None = None
     ) -> None:
         cuts = cuts or cuts_for(weights.embedding.device)
-        one, many = (chain.AFTER_WAIT, chain.AT_ONCE) if pdl else (chain.OFF, chain.OFF)
-        self._one = RowStep(weights, cache, cuts, one)
-        self._many = BatchStep(weights, cache, max_rows, cuts, many)
+        if not pdl:
+            cuts = replace(cuts, chain=chain.OFF)
+        self._one = RowStep(weights, cache, cuts)
+        self._many = BatchStep(weights, cache, max_rows, cuts)
 
     def logits(self, step: StepInput) -> Tensor:
         """Compute the rows' newest tokens, write their keys and values, and return float32 logits [B, V].

@@ -16,6 +16,7 @@ import triton
 from torch import Tensor
 
 from lockstep_worker.cache.tensors import KVCache
+from lockstep_worker.kernels import chain
 from lockstep_worker.kernels.decode import rows, tiles
 from lockstep_worker.kernels.decode.attention import Split, attend
 from lockstep_worker.kernels.decode.join import Parts
@@ -35,11 +36,11 @@ class BatchStep:
         cache: its keys and values.
         max_rows: the most rows of a step.
         cuts: how kernels are cut.
-        pdl: see `kernels.chain`.
     """
 
-    def __init__(self, weights: DenseWeights, cache: KVCache, max_rows: int, cuts: Cuts, pdl: int) -> None:
-        self._weights, self._cache, self._cuts, self._pdl = weights, cache, cuts, pdl
+    def __init__(self, weights: DenseWeights, cache: KVCache, max_rows: int, cuts: Cuts) -> None:
+        self._weights, self._cache, self._cuts = weights, cache, cuts
+        self._pdl = chain.OFF
         self._heads = [heads_of(weights, layer) for layer in weights.layers]
         most, layer = padded(max_rows), weights.layers[0]
         size, inner = layer.down.shape
@@ -107,6 +108,7 @@ class BatchStep:
     def _run(self, step: StepInput) -> Tensor:
         """All layers; returns the last norm's rows [R, E]."""
         weights, layers = self._weights, self._weights.layers
+        self._pdl = self._cuts.chain_mode(step.rows, layers[0].gate_up.shape)
         norm = layers[0].input_norm
         rows.embed(step.tokens, weights.embedding, norm, weights.eps, self._residual_ME, self._normed_ME, self._pdl)
         for index, layer in enumerate(layers):

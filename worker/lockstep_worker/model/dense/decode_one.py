@@ -29,11 +29,12 @@ from lockstep_worker.model.dense.weights import DenseLayer, DenseWeights
 class RowStep:
     """Steps of one row, and the scratch that they need, at fixed addresses. Args are those of `BatchStep`."""
 
-    def __init__(self, weights: DenseWeights, cache: KVCache, cuts: Cuts, pdl: int) -> None:
-        self._weights, self._cache, self._cuts, self._pdl = weights, cache, cuts, pdl
+    def __init__(self, weights: DenseWeights, cache: KVCache, cuts: Cuts) -> None:
+        self._weights, self._cache, self._cuts = weights, cache, cuts
         self._heads = [heads_of(weights, layer) for layer in weights.layers]
         self._split = cuts.split(1, weights.kv_heads, weights.head_dim)
         layer = weights.layers[0]
+        self._pdl = cuts.chain_mode(1, layer.gate_up.shape)
         size, inner = layer.down.shape
         splits, heads, vocabulary = self._split.splits, weights.query_heads, weights.head.shape[0]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from lockstep_worker.kernels import chain
 from lockstep_worker.kernels.decode.attention import Split
 from lockstep_worker.kernels.decode.tiles import Tile
 from lockstep_worker.kernels.decode.vector import Vector
@@ -80,7 +83,15 @@ def test_a_vectors_share_stays_in_registers() -> None:
 
 def test_few_rows_split_their_contexts_and_many_do_not() -> None:
     assert rules.split(1, 8, 128, SMS) == Split(8, tokens=128, warps=8, ahead=True, buffers=1)
-    assert [rules.split(rows, 8, 128, SMS).splits for rows in (2, 4, 8, 16, 64)] == [8, 4, 2, 1, 1]
+    assert [rules.split(rows, 8, 128, SMS).splits for rows in (2, 4, 8, 16, 32, 64)] == [8, 8, 8, 4, 2, 1]
+    assert rules.split(16, 8, 128, SMS) == Split(4, tokens=64, warps=4, ahead=True, buffers=3)
     assert rules.split(64, 8, 128, SMS) == Split(1, tokens=64, warps=2, ahead=True, buffers=3)
-    assert rules.split(256, 8, 128, SMS) == Split(1, tokens=32, warps=1, ahead=False, buffers=4)
+    assert rules.split(256, 8, 128, SMS) == Split(1, tokens=32, warps=1, ahead=False, buffers=3)
     assert rules.split(64, 8, 256, SMS).tokens == 32
+
+
+def test_kernels_overlap_where_no_multiplication_of_torchs_stands_between_them() -> None:
+    small, large = (6144, 1024), (24576, 4096)
+    assert [CUTS.chain_mode(rows, small) for rows in (1, 64, 256)] == [chain.AFTER_WAIT] * 3
+    assert [CUTS.chain_mode(rows, large) for rows in (1, 64, 256)] == [chain.AFTER_WAIT, chain.AT_ONCE, chain.OFF]
+    assert replace(CUTS, chain=chain.OFF).chain_mode(64, small) == chain.OFF

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import triton
 
+from lockstep_worker.kernels import chain
 from lockstep_worker.kernels.decode.attention import Split
 from lockstep_worker.kernels.decode.tiles import Tile
 from lockstep_worker.kernels.decode.vector import Vector
@@ -15,6 +16,8 @@ from lockstep_worker.model.dense.routes.uses import Use, fits
 
 COLUMNS = ((32, 0), (32, 16), (64, 0), (64, 16), (64, 32), (128, 0))
 """Widths of a tile, as its two products' columns."""
+WIDE = 2048
+"""Hidden size above which a network is wide; 1024 and 2560 were measured."""
 SHARED_BYTES = 176 * 1024
 """Of a multiprocessor's shared memory for one tile's operands."""
 
@@ -53,18 +56,28 @@ def vector(use: Use, length: int) -> Vector:
 
 
 def split(rows: int, kv_heads: int, head_dim: int, multiprocessors: int) -> Split:
-    """The cut of attention: few rows split their contexts so that the GPU is filled, one row by half.
-
-    Joining costs one row more than the other half of the multiprocessors would gain, at contexts of a few hundred.
-    """
+    """The cut of attention: few rows split their contexts until each multiprocessor has four programs."""
     programs = rows * kv_heads
     narrow = 1 if head_dim <= 128 else 2
-    splits = min(_power_below(multiprocessors // (programs * (2 if rows == 1 else 1))), 32)
-    if rows == 1 or splits > 1:
-        return Split(splits, tokens=(128 if splits <= 8 else 64) // narrow, warps=8, ahead=True, buffers=1)
+    splits = min(_power_below(4 * multiprocessors // programs), 8)
+    if rows == 1:
+        return Split(splits, tokens=128 // narrow, warps=8, ahead=True, buffers=1)
+    if splits > 1:
+        return Split(splits, tokens=64 // narrow, warps=4, ahead=True, buffers=3)
     if programs > 8 * multiprocessors:
-        return Split(1, tokens=32 // narrow, warps=1, ahead=False, buffers=4)
+        return Split(1, tokens=32 // narrow, warps=1, ahead=False, buffers=3)
     return Split(1, tokens=64 // narrow, warps=2, ahead=True, buffers=3)
+
+
+def chain_mode(rows: int, hidden: int, *, torch_multiplies: bool) -> int:
+    """When kernels let their successors start, see `kernels.chain`.
+
+    Beside torch's own multiplications, which overlap with nothing, early starts only take room. Wide networks have
+    kernels long enough to start the next one with them.
+    """
+    if torch_multiplies:
+        return chain.OFF
+    return chain.AT_ONCE if rows > 1 and hidden > WIDE else chain.AFTER_WAIT
 
 
 def _power_below(number: int) -> int:
