@@ -1,10 +1,11 @@
-"""Clients that go away and clients that send nonsense, over a real group of two ranks."""
+"""What a real group of two ranks says of its start; clients that go away from it, and clients that send nonsense."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import random
+import re
 import socket
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from support.data import recall_model
-from support.ranks.serve_group import ServeGroup, completion, serve_group, wait_until
+from support.ranks.serve_group import START_BOUND_S, ServeGroup, completion, serve_group, wait_until
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 SLOTS = 4
@@ -62,6 +63,14 @@ def wait_until_free(group: ServeGroup) -> None:
     for rank in range(2):
         for name in GAUGES:
             wait_for(group, name, 0, max(deadline - time.monotonic(), 0.1), rank)
+
+
+def test_each_rank_says_in_one_line_how_long_the_parts_of_its_start_took(group: ServeGroup) -> None:
+    line = re.compile(r"\[rank (\d)\] .*: ready after (\S+) s: load (\S+) s, measure 0\.0 s, capture 0\.0 s\n")
+    wait_until(lambda: len(line.findall(group.log)) == 2, START_BOUND_S, lambda: group.log)
+    found = line.findall(group.log)
+    assert sorted(rank for rank, _, _ in found) == ["0", "1"]
+    assert all(float(whole) >= float(load) > 0 for _, whole, load in found)
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lockstep_worker.compile_cache import find_cache_faults
 from lockstep_worker.contract.option import ENV_PREFIX, faults_of, options_of
 from lockstep_worker.contract.serve import ServeOptions
 from lockstep_worker.errors import ConfigError
@@ -185,3 +186,4 @@ def _missing_paths(values: Mapping[str, Any]) -> Iterator[str]:
         yield f"model: {model} is not a directory"
     if key and not Path(key).is_file():
         yield f"api_key_file: {key} is not a file"
+    yield from find_cache_faults(values.get("compile_cache"))

@@ -49,10 +49,16 @@ CONFIGS: dict[str, Callable[[], Any]] = {
 }
 
 
-def save_tiny_model(family: str, folder: Path) -> Path:
-    """Build a family's model with fixed random weights and save it; biases, norms and sinks are random too."""
+def save_tiny_model(family: str, folder: Path, **sizes: int) -> Path:
+    """Build a family's model with fixed random weights and save it; biases, norms and sinks are random too.
+
+    Args:
+        sizes: fields of the configuration that shall have other values.
+    """
     torch.manual_seed(11)
     config = CONFIGS[family]()
+    for name, value in sizes.items():
+        setattr(config, name, value)
     model = hf.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1 or "bias" in name:

@@ -53,7 +53,8 @@ def compile_offline(*wanted: Specialisation) -> list[list[Compiled]]:
     return [[Compiled(**one) for one in results] for results in json.loads(answer.stdout)]
 
 
-def _compile(wanted: Specialisation) -> list[dict[str, Any]]:
+def compile_here(wanted: Specialisation) -> list[dict[str, Any]]:
+    """Compile in this process, which must not run kernels in the interpreter."""
     import triton  # noqa: PLC0415  the test's own process must not import it twice
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
     from triton.compiler import ASTSource  # noqa: PLC0415
@@ -74,4 +75,4 @@ def _compile(wanted: Specialisation) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    json.dump([_compile(Specialisation(**one)) for one in json.load(sys.stdin)], sys.stdout)
+    json.dump([compile_here(Specialisation(**one)) for one in json.load(sys.stdin)], sys.stdout)

@@ -11,7 +11,6 @@ from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.parallel.topology import ALONE, Topology
 from lockstep_worker.runner.blocks import DeviceBlocks
-from lockstep_worker.runner.buffers import Buffers
 from lockstep_worker.runner.pack import Packer
 from lockstep_worker.runner.runner import Runner
 from lockstep_worker.schedule.plan import EMPTY_PLAN, Plan
@@ -115,21 +114,3 @@ def test_rows_are_packed_as_the_plan_orders_them() -> None:
     assert batch.host.context_lens.tolist() == [6, 7, 3]
     assert batch.block_tables.tolist() == [[5, 6], [7, 3], [1, 9]]
     assert batch.logit_rows.tolist() == [0, 1, 2, 3]
-
-
-def test_inputs_lie_at_one_address_from_run_to_run() -> None:
-    buffers = Buffers({"positions": (8, np.int64)}, torch.device("cpu"))
-    addresses = set()
-    for count in (8, 3, 5):
-        buffers.turn()
-        filled = buffers.fill("positions", np.arange(count))
-        assert filled.tolist() == list(range(count))
-        addresses.add(filled.data_ptr())
-    assert len(addresses) == 1
-
-
-@pytest.mark.parametrize("rows", [0, 1, 3])
-def test_an_input_keeps_the_shape_of_what_it_is_filled_with(rows: int) -> None:
-    buffers = Buffers({"tables": (12, np.int32)}, torch.device("cpu"))
-    filled = buffers.fill("tables", np.ones((rows, 4), dtype=np.int32))
-    assert filled.shape == (rows, 4)

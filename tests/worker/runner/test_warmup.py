@@ -13,11 +13,16 @@ from lockstep_worker.model.loader import load_model
 from lockstep_worker.runner.capture import CannotCaptureError, Program, WaitsForDeviceError
 from lockstep_worker.runner.graphs import DecodeGraphs, choose_buckets
 from lockstep_worker.runner.runner import Runner
-from lockstep_worker.runner.warmup import capture_decodes, list_batches, run_once
+from lockstep_worker.runner.warmup import COSTLIEST, capture_decodes, list_batches, run_once
+from lockstep_worker.sampling import device
+from lockstep_worker.sampling.columns import Columns
+from lockstep_worker.schedule.sequence import Sequence
 from lockstep_worker.schedule.slots import SlotTable
-from lockstep_worker.wire.params import Needs
+from lockstep_worker.wire.messages import NewRequest
+from lockstep_worker.wire.params import NEEDS, Needs, SamplingParams, list_needs
 from support.data.tiny_models import save_tiny_model
 from support.worlds.local_group import run_again
+from support.worlds.peak import Peak
 
 
 @pytest.mark.parametrize(
@@ -44,6 +49,28 @@ def test_each_batch_runs(tmp_path: Path) -> None:
     model.create_cache(64, 4)
     for counts in list_batches(config, model.max_model_len):
         run_once(model, config, counts)
+
+
+EVERYTHING = SamplingParams(
+    max_tokens=1, top_p=0.9, min_p=0.1, min_tokens=1, presence_penalty=0.5, logit_bias=((0, 1.0),), end_ids=(2,)
+)
+
+
+def peak_of_a_draw(params: SamplingParams) -> int:
+    """Bytes that newcomers and their draw take as a GPU does it."""
+    rows, vocabulary, cpu = 4, 3000, torch.device("cpu")
+    logits = torch.randn(rows, vocabulary)
+    counted = Peak()
+    with counted:
+        columns = Columns(rows, cpu, vocabulary)
+        columns.admit({slot: Sequence.of(NewRequest(slot + 1, [1, 2, 3], params), 10) for slot in range(rows)})
+        device.sample(logits, torch.arange(rows), columns, Needs(**dict.fromkeys(list_needs(params), True)))
+    return counted.peak
+
+
+def test_the_draw_that_is_measured_takes_as_much_memory_as_one_that_asks_for_everything() -> None:
+    assert set(list_needs(EVERYTHING)) == set(NEEDS)
+    assert peak_of_a_draw(EVERYTHING) < 1.01 * peak_of_a_draw(COSTLIEST)
 
 
 class Noted:

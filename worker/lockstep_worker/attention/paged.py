@@ -20,8 +20,9 @@ from torch import Tensor
 
 from lockstep_worker.attention.batch import HostBatch, PackedBatch
 from lockstep_worker.attention.protocol import AttentionOptions, AttentionShape
-from lockstep_worker.attention.work import AssignmentBuffer, assign_chunks, assign_singles
+from lockstep_worker.attention.work import Int32, assign_chunks, assign_singles
 from lockstep_worker.cache.tensors import KVCache
+from lockstep_worker.inputs.buffers import Buffers
 from lockstep_worker.kernels.paged import paged_attention
 from lockstep_worker.kernels.paged_arguments import PagedSequences, Partials, Scoring
 from lockstep_worker.kernels.paged_tiling import (
@@ -34,6 +35,9 @@ from lockstep_worker.kernels.paged_tiling import (
     fixed_tiling,
 )
 from lockstep_worker.kernels.paged_write import paged_write
+
+_ASSIGNMENTS = 2 * 256
+"""Numbers that there is room for at first, two an assignment: how many tokens a run may have is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,7 @@ class PagedBackend:
         self._fixed = fixed_tiling(self._heads) if batch_invariant else None
         partial_rows = 0 if batch_invariant else self._heads.most_partial_rows
         self._partials = Partials.allocate(partial_rows, shape.head_dim, keys.device)
-        self._singles = AssignmentBuffer(keys.device)
-        self._chunks = AssignmentBuffer(keys.device)
+        self._inputs = Buffers({"singles": (_ASSIGNMENTS, np.int32), "chunks": (_ASSIGNMENTS, np.int32)}, keys.device)
 
     @staticmethod
     def serves(kv: KVCache, shape: AttentionShape) -> bool:
@@ -90,22 +93,29 @@ class PagedBackend:
 
     def _split(self, batch: PackedBatch) -> list[_Part]:
         host, heads = batch.host, self._heads
+        self._inputs.turn()
         if self._fixed is not None:
             return [_Part(_sequences(batch, self._assign_all(batch, self._fixed.queries)), self._fixed)]
         if host.max_query == 1:
             return [_Part(_sequences(batch, None), decode_tiling(len(host.context_lens), heads))]
         tokens = _count_chunked(host)
         chunks = assign_chunks(host, chunk_queries(tokens, heads))
-        parts = [_Part(_sequences(batch, self._chunks.upload(chunks)), chunk_tiling(len(chunks), tokens, heads))]
+        parts = [_Part(_sequences(batch, self._upload("chunks", chunks)), chunk_tiling(len(chunks), tokens, heads))]
         singles = assign_singles(host)
         if singles.size:
-            parts.append(_Part(_sequences(batch, self._singles.upload(singles)), decode_tiling(len(singles), heads)))
+            tiling = decode_tiling(len(singles), heads)
+            parts.append(_Part(_sequences(batch, self._upload("singles", singles)), tiling))
         return parts
+
+    def _upload(self, name: str, assignments_P2: Int32) -> Tensor:
+        """Copy assignments to the device; in a batch that is replayed there are none, so their address may change."""
+        self._inputs.make_room(name, assignments_P2.size)
+        return self._inputs.fill(name, assignments_P2)
 
     def _assign_all(self, batch: PackedBatch, queries: int) -> Tensor:
         """Assign every token, those of decodes too, so that all batches run one kernel; returns int32 [P, 2]."""
         if batch.host.max_query > 1:
-            return self._chunks.upload(assign_chunks(batch.host, queries, fewest=1))
+            return self._upload("chunks", assign_chunks(batch.host, queries, fewest=1))
         rows = torch.arange(len(batch.context_lens), dtype=torch.int32, device=batch.context_lens.device)
         return torch.stack((rows, torch.zeros_like(rows)), dim=1)  # on the device: a replay makes its own again
 

@@ -76,6 +76,14 @@ class ServeOptions:
         False, "engine", "compute a request bit for bit the same in any batch; dense models on a GPU only, slower"
     )
 
+    compile_cache: str | None = declare(
+        None,
+        "engine",
+        "folder that keeps what Triton and torch compile from start to start; it must be there on every host, writable",
+        unset="the libraries' own folders",
+        metavar="DIR",
+    )
+
     block_size: int = declare(16, "KV cache", "tokens in one block", low=1, high=1024)
     num_blocks: int | None = declare(None, "KV cache", "blocks per rank", unset="as many as the memory holds", low=1)
     kv_cache_memory_fraction: float = declare(

@@ -1,49 +1,27 @@
-"""`python -m lockstep_worker.rank CONFIG_JSON`: one rank's process. The main thread becomes the executor loop."""
+"""`python -m lockstep_worker.rank CONFIG_JSON`: one rank's process."""
 
 from __future__ import annotations
 
-import logging
-import signal
 import sys
-from collections.abc import Callable
 
 from lockstep_worker import contract
+from lockstep_worker.compile_cache import find_cache_faults
 from lockstep_worker.config import Config
-from lockstep_worker.errors import ConfigError, UnsupportedModel
-from lockstep_worker.health.abort import CrashGuard
-from lockstep_worker.health.parent import die_with_parent
-from lockstep_worker.logs import setup_logs
-from lockstep_worker.parallel.comm import Comm, MpiComm, SingleComm
-from lockstep_worker.rank.frontend_child import check_frontend
-from lockstep_worker.rank.rank import Rank
-
-log = logging.getLogger("lockstep_worker.rank")
+from lockstep_worker.health.abort import end_group
 
 
 def main() -> int:
-    """Run one rank and return its exit code."""
-    drain: list[Callable[[], None]] = []
-    early: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda number, frame: drain[0]() if drain else early.append(number))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor turns Ctrl-C into a drain
-    die_with_parent()
+    """Run one rank and return its exit code.
+
+    The supervisor saw the folder for what is compiled on its own host only. It is looked at again before torch is
+    imported, which makes a folder that is missing, or raises an error that does not name the option.
+    """
     config = Config.from_json(sys.argv[1])
-    comm: Comm = MpiComm() if config.world_size > 1 else SingleComm()
-    setup_logs(f"rank {comm.rank}", config.log_level)
-    rank = Rank(config, comm)
-    drain.append(rank.drain)
-    rank.asked_to_drain |= bool(early)
-    try:
-        if comm.rank == 0:
-            check_frontend(config)
-        rank.run()
-    except BaseException as error:
-        log.exception("the rank failed")
-        code = contract.EXIT_CONFIG if isinstance(error, ConfigError | UnsupportedModel) else contract.EXIT_RANK_CRASH
-        guard = CrashGuard(rank=comm.rank, mpi_abort=rank.mpi_abort, notify=lambda reason: rank.notify(reason, code))
-        guard.arm(error, exit_code=code)
-        guard.end()
-    return contract.EXIT_OK
+    if faults := list(find_cache_faults(config.compile_cache)):
+        end_group(contract.EXIT_CONFIG, "; ".join(faults), rank=None, mpi_abort=None, notify=None)
+    from lockstep_worker.rank.process import run_rank  # noqa: PLC0415 - see above
+
+    return run_rank(config)
 
 
 if __name__ == "__main__":

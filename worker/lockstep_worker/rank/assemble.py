@@ -14,12 +14,18 @@ from lockstep_worker.executor.publish import Publisher
 from lockstep_worker.executor.routing import Router
 from lockstep_worker.health.hang import HangDetector
 from lockstep_worker.metrics.families import RankMetrics
+from lockstep_worker.metrics.tables import STARTUP_PARTS
 from lockstep_worker.model.forward import Model
 from lockstep_worker.model.loader import load_model
 from lockstep_worker.parallel.comm import Comm, local_rank
 from lockstep_worker.parallel.groups import form_groups
 from lockstep_worker.parallel.topology import Topology
-from lockstep_worker.runner.capacity import choose_device, choose_max_model_len, choose_num_blocks
+from lockstep_worker.runner.capacity import (
+    choose_device,
+    choose_max_model_len,
+    choose_num_blocks,
+    create_cache,
+)
 from lockstep_worker.runner.capture import CudaCapture
 from lockstep_worker.runner.runner import Runner
 from lockstep_worker.runner.warmup import capture_decodes, measure_run
@@ -86,7 +92,7 @@ def load(config: Config, comm: Comm, topology: Topology, metrics: RankMetrics) -
     metrics.startup_seconds[("measure",)].set(time.monotonic() - start)
     mine = choose_num_blocks(config, model.kv_bytes_per_block(config.block_size), max_model_len, device, run_bytes)
     num_blocks = min(row[0] for row in comm.gather_once([mine]))  # also: every rank has loaded its part
-    model.create_cache(num_blocks, config.block_size)
+    create_cache(model, config, num_blocks)
     log.info(
         "KV cache: %d blocks of %d tokens; a request may have up to %d tokens",
         num_blocks,
@@ -96,11 +102,21 @@ def load(config: Config, comm: Comm, topology: Topology, metrics: RankMetrics) -
     return Loaded(model, topology, max_model_len, num_blocks)
 
 
+def describe_start(metrics: RankMetrics, whole_s: float) -> str:
+    """Say how long a start took, and each of its parts; the rest is the cache, the frontend and waiting for peers.
+
+    Args:
+        metrics: with the parts' times.
+        whole_s: seconds from the rank's beginning, torch imported, to readiness.
+    """
+    parts = (f"{part} {metrics.startup_seconds[(part,)].value:.1f} s" for part in STARTUP_PARTS)
+    return f"ready after {whole_s:.1f} s: {', '.join(parts)}"
+
+
 def _capture(runner: Runner, max_model_len: int, metrics: RankMetrics) -> None:
     start = time.monotonic()
     capture_decodes(runner, max_model_len, CudaCapture())
     metrics.startup_seconds[("capture",)].set(time.monotonic() - start)
-    log.info("ready to decode after %.1f s", time.monotonic() - start)
 
 
 def assemble(config: Config, loaded: Loaded, seams: Seams) -> Loop:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import logging
+import time
 from collections.abc import Callable
 
 import zmq
@@ -24,10 +26,12 @@ from lockstep_worker.parallel.comm import Comm, MpiComm, local_rank
 from lockstep_worker.parallel.groups import leave_groups
 from lockstep_worker.parallel.topology import Topology
 from lockstep_worker.phase import LOADING, Standing
-from lockstep_worker.rank.assemble import Seams, assemble, load
+from lockstep_worker.rank.assemble import Seams, assemble, describe_start, load
 from lockstep_worker.rank.frontend_child import FrontendProcess
 from lockstep_worker.rank.link import LinkAddresses
 from lockstep_worker.wire.messages import Drained
+
+log = logging.getLogger(__name__)
 
 
 class Rank:
@@ -67,11 +71,13 @@ class Rank:
     # --- start, work, end -------------------------------------------------------------------------------------------
     def run(self) -> None:
         """Load, serve until the shutdown, and leave in order."""
+        start = time.monotonic()
         self._server.start()
         self.readiness.move(State.LOADING)
         with self.detector.pause("load"):
             self._loop = self._build()
         self.readiness.move(State.READY)
+        log.info("%s", describe_start(self.metrics, time.monotonic() - start))
         self.detector.start()
         gc.collect()
         gc.freeze()  # what lives now lives for ever; collections must not walk it in the middle of a step

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep_worker.runner.buffers import Buffers
-from lockstep_worker.sampling.columns import upload
+from lockstep_worker.inputs.buffers import Buffers
+from lockstep_worker.inputs.upload import upload
 from lockstep_worker.schedule.slots import SlotTable
 
 

@@ -6,6 +6,8 @@ import torch
 
 from lockstep_worker.config import Config
 from lockstep_worker.errors import ConfigError
+from lockstep_worker.model.forward import Model
+from lockstep_worker.model.progress import show_bytes
 
 
 def choose_device(wanted: str, local_rank: int) -> torch.device:
@@ -59,7 +61,20 @@ def choose_num_blocks(
     least = -(-max_model_len // config.block_size)
     if num_blocks < least:
         knob = "num_blocks" if config.num_blocks else knob
-        raise ConfigError(
-            [f"{knob}: there is room for {num_blocks} blocks; a request of max_model_len {max_model_len} needs {least}"]
-        )
+        needed = f"there is room for {num_blocks} blocks; a request of max_model_len {max_model_len} needs {least}"
+        run = f"; a run takes {show_bytes(run_bytes)}, less with a lower max_num_tokens or max_batch_size"
+        raise ConfigError([f"{knob}: {needed}{run if run_bytes and not config.num_blocks else ''}"])
     return num_blocks
+
+
+def create_cache(model: Model, config: Config, num_blocks: int) -> None:
+    """Give a model the KV cache that was chosen.
+
+    Raises:
+        ConfigError: the device has no memory for it, as where the number of blocks is configured.
+    """
+    try:
+        model.create_cache(num_blocks, config.block_size)
+    except torch.cuda.OutOfMemoryError as error:
+        knob = "num_blocks" if config.num_blocks else "kv_cache_memory_fraction"
+        raise ConfigError([f"{knob}: {num_blocks} blocks do not fit beside the weights; lower it"]) from error

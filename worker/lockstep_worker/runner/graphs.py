@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from lockstep_worker.attention.batch import HostBatch, PackedBatch
+from lockstep_worker.inputs.buffers import Buffers
 from lockstep_worker.kernels.gather import Gathered, gather, gather_reference
 from lockstep_worker.model.forward import Model
 from lockstep_worker.runner.blocks import DeviceBlocks
-from lockstep_worker.runner.buffers import Buffers
 from lockstep_worker.runner.capture import CannotCaptureError, Capture, Program
 from lockstep_worker.sampling.columns import Columns
 from lockstep_worker.sampling.device import draw_input
@@ -124,7 +124,7 @@ class DecodeGraphs:
         self._starts = torch.arange(most + 1, device=columns.device)
         self._starts_int32 = self._starts.int()
         self._newest = Gathered.allocate(most, blocks.rows.shape[1], columns.device)
-        self._hosts = [_allocate_on_host(most, columns.device) for _ in range(2)]  # as `buffers` has, and why
+        self._hosts = [_allocate_on_host(most, columns.device) for _ in range(2)]  # as `inputs/buffers` has, and why
         self._turn = 0
         self._logits: Tensor | None = None
 

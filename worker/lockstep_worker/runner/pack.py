@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from lockstep_worker.attention.batch import HostBatch, PackedBatch
+from lockstep_worker.inputs.buffers import Buffers
 from lockstep_worker.runner.blocks import DeviceBlocks
-from lockstep_worker.runner.buffers import Buffers
 from lockstep_worker.schedule.plan import Plan, offsets_in_rows
 from lockstep_worker.schedule.sequence import Int32, Int64
 from lockstep_worker.schedule.slots import SlotTable

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lockstep_worker import ranges
+from lockstep_worker.inputs.upload import upload
 from lockstep_worker.model.forward import Model
 from lockstep_worker.parallel.topology import ALONE, Topology
 from lockstep_worker.runner.blocks import DeviceBlocks
@@ -20,7 +21,7 @@ from lockstep_worker.runner.capture import Capture
 from lockstep_worker.runner.graphs import DecodeGraphs, Kind, choose_buckets
 from lockstep_worker.runner.marks import Marks, Spent
 from lockstep_worker.runner.pack import Packed, Packer
-from lockstep_worker.sampling.columns import Columns, upload
+from lockstep_worker.sampling.columns import Columns
 from lockstep_worker.sampling.logprobs import TopLogprobs, top_logprobs
 from lockstep_worker.sampling.sampler import Drawn, sample, sample_drafted
 from lockstep_worker.sampling.verify import Draws

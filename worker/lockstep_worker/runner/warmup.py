@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 _USUAL = (Needs(), Needs(sampling=True))
 """Greedy rows, and rows of which some are drawn; what else a batch may need is captured when it comes."""
-_COSTLIEST = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.9)
-"""A draw that takes the most memory: the whole vocabulary is sorted."""
+COSTLIEST = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.9, repetition_penalty=1.1)
+"""A draw that takes the most memory: the whole vocabulary is counted, and sorted."""
 
 
 def measure_run(model: Model, config: Config, max_model_len: int) -> int:
@@ -79,7 +79,7 @@ def run_once(model: Model, config: Config, counts: Int32) -> None:
     slots = []
     for handle, (count, width) in enumerate(zip(counts.tolist(), widths.tolist(), strict=True)):
         prompt = np.zeros(count, dtype=np.int32)
-        slots.append(table.admit(Sequence(handle, _COSTLIEST, count, count + 1, prompt)))
+        slots.append(table.admit(Sequence(handle, COSTLIEST, count, count + 1, prompt)))
         table.set_blocks(slots[-1], [next(blocks) for _ in range(width)])
     plan = Plan(
         rows=np.array(slots, dtype=np.int32),
@@ -118,7 +118,10 @@ def capture_decodes(runner: Runner, max_model_len: int, capture: Capture) -> Non
         runner.run_eager_only()
     except (torch.cuda.OutOfMemoryError, CannotCaptureError) as error:
         raise ConfigError(
-            ["kv_cache_memory_fraction: no memory is left to capture CUDA graphs; lower it, or use --no-graphs"]
+            [
+                "kv_cache_memory_fraction: no memory is left to capture CUDA graphs; lower it, or num_blocks where "
+                "that is set, or use --no-graphs"
+            ]
         ) from error
     finally:
         gc.unfreeze()

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from msgspec.structs import astuple
 from torch import Tensor
 
+from lockstep_worker.inputs.upload import upload
 from lockstep_worker.sampling.counts import TokenCounts
 from lockstep_worker.schedule.sequence import Sequence
 from lockstep_worker.wire.messages import FinishCode
@@ -156,14 +156,6 @@ class Columns:
             self.bias[slot, : len(ids)] = upload(
                 np.array([_addend(value) for value in values], dtype=np.float32), self.device
             )
-
-
-def upload(array: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to a device without waiting for it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor
 
 
 def _integers_of(sequence: Sequence, values: tuple[Any, ...]) -> list[int]:

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lockstep_worker.inputs.upload import upload
+
 _NOBODY = 0
 """The table's row of all slots that do not ask; it stays zero."""
 _IN_PROMPT = 1
@@ -42,19 +44,22 @@ class TokenCounts:
         return self._table.shape[0]
 
     def fill(self, slot: int, tokens: npt.NDArray[np.int32], prompt_length: int) -> None:
-        """Count a new owner's tokens anew, those that it had generated before a preemption as generated."""
+        """Count a new owner's tokens anew, those that it had generated before a preemption as generated.
+
+        Nothing here waits for the device; to assign a number by index would, since torch copies it there first.
+        """
         row = self._hold(slot)
-        self._row_of[slot] = row
+        self._row_of[slot].fill_(row)
         entries = self._table[row].zero_()
-        known = torch.from_numpy(tokens.astype(np.int64)).to(entries.device)
-        entries[known[:prompt_length]] = _IN_PROMPT
+        known = upload(tokens.astype(np.int64), entries.device)
+        entries.index_fill_(0, known[:prompt_length], _IN_PROMPT)
         generated = known[prompt_length:]
         entries.index_add_(0, generated, torch.full_like(generated, _ONE, dtype=torch.int32))
 
     def clear(self, slot: int) -> None:
         """A new owner does not ask: it reads nothing, and another slot may have the row."""
         if (row := self._held.pop(slot, None)) is not None:
-            self._row_of[slot] = _NOBODY
+            self._row_of[slot].fill_(_NOBODY)
             self._free.append(row)
 
     def add(self, rows: Tensor, tokens: Tensor, alive: Tensor) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep_worker.sampling.columns import upload
+from lockstep_worker.inputs.upload import upload
 from lockstep_worker.schedule.plan import offsets_in_rows
 from lockstep_worker.schedule.sequence import Int32
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from lockstep_worker.bench.offline.ends import CountingOutlet, Scripted
 from lockstep_worker.bench.offline.network import dummy_model
 from lockstep_worker.bench.offline.shapes import SHAPES, draw_prompts
+from lockstep_worker.compile_cache import cache_variables
 from lockstep_worker.config import Config, load_config
 from lockstep_worker.executor.loop import Loop
 from lockstep_worker.health.hang import HangDetector
@@ -66,6 +68,7 @@ class Session:
 
     def __init__(self, workload: Workload, most: int, options: Mapping[str, str]) -> None:
         self.config = _configure(workload, most, options)
+        os.environ.update(cache_variables(self.config.compile_cache))  # before anything is compiled
         self.device = choose_device(self.config.device, local_rank=0)
         dtype = _choose_dtype(self.config, self.device)
         self.model = dummy_model(

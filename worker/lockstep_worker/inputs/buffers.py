@@ -1,7 +1,7 @@
 """Memory for a run's inputs that outlives the run: allocated once, at its largest, and filled anew each time.
 
 A run's input lies at the same address every time, which a captured graph needs, and a GPU's copies start from pinned
-memory that is not allocated in the middle of a step.
+memory that is not allocated in the middle of a step. What has no bound that is known beforehand may grow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Input:
     """One named input: its memory on the host, as torch and as numpy see it, and on the device."""
 
     def __init__(self, size: int, kind: type[np.generic], device: torch.device) -> None:
-        self.is_remote = device.type == "cuda"
+        self.is_remote = device.type != "cpu"
         hosts = [torch.from_numpy(np.zeros(size, dtype=kind)) for _ in range(_HOST_COPIES if self.is_remote else 1)]
         self.hosts = [host.pin_memory() for host in hosts] if self.is_remote else hosts
         self.arrays = [host.numpy() for host in self.hosts]
@@ -41,11 +41,18 @@ class Buffers:
 
     def __init__(self, sizes: Mapping[str, tuple[int, type[np.generic]]], device: torch.device) -> None:
         self._turn = 0
+        self._device = device
         self._inputs = {name: _Input(size, kind, device) for name, (size, kind) in sizes.items()}
 
     def turn(self) -> None:
         """Another run is packed from here on."""
         self._turn += 1
+
+    def make_room(self, name: str, size: int) -> None:
+        """Have an input hold so many elements; one that grows gets another address, so no captured run may read it."""
+        held = self._inputs[name].arrays[0]
+        if size > held.size:
+            self._inputs[name] = _Input(2 * size, held.dtype.type, self._device)
 
     def fill(self, name: str, array: npt.NDArray[Any]) -> Tensor:
         """Copy an array into a named input, once a run, without waiting for the device.
