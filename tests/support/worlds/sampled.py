@@ -74,14 +74,17 @@ def _shape_one(token: int, logit: float, params: SamplingParams, history: list[i
     return logit - params.frequency_penalty * times - params.presence_penalty * bool(times)
 
 
-_MASK = (1 << 64) - 1
+_MASK, _LOW = (1 << 64) - 1, (1 << 32) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def exponential_one(seed: int, index: int, column: int) -> float:
     """One number of the noise, by Python's own integers."""
-    bits = _splitmix64(_splitmix64(seed + _GOLDEN * index) + _GOLDEN * (column + 1))
-    return -math.log1p(-((bits >> 32) + 0.5) * 2.0**-32)
+    key = _splitmix64(seed + _GOLDEN * index)
+    bits = column * 0x9E3779B1 + key & _LOW
+    bits = (bits ^ bits >> 16) * 0x7FEB352D & _LOW
+    bits = (bits ^ bits >> 15 ^ key >> 32) * 0x846CA68B & _LOW
+    return -math.log1p(-((bits ^ bits >> 16) + 0.5) * 2.0**-32)
 
 
 def _splitmix64(value: int) -> int:

@@ -72,10 +72,10 @@ def check_noise(device: torch.device) -> None:
     assert out.min() > 0
     assert error[:1024].max() < 2e-7, "near 0"
     assert error[len(edges) - 1024 : len(edges)].max() < 2e-7, "near 1"
-    assert error.max() < 1e-6
+    assert error.max() < 2e-6
 
 
-def test_the_noise_is_that_of_float64_to_a_millionth_near_0_and_near_1_too() -> None:
+def test_the_noise_is_that_of_float64_to_two_millionths_near_0_and_near_1_too() -> None:
     check_noise(torch.device("cpu"))
 
 

@@ -77,7 +77,7 @@ def test_the_seed_and_the_index_both_change_the_draw() -> None:
     assert draws == {key: int(Rows([params_of(seed=key[0])], [key[1]]).draw(logits)[0]) for key in draws}
 
 
-def test_the_noise_is_splitmix64_of_seed_index_and_column() -> None:
+def test_the_noise_is_the_hash_of_seed_index_and_column() -> None:
     """Guards every seeded request of every user: another generator would give them other tokens."""
     keys = [(0, 1), (42, 7), (2**63 - 1, 1000)]
     noise = exponential_noise(torch.tensor([seed for seed, _ in keys]), torch.tensor([index for _, index in keys]), 50)

@@ -2,7 +2,8 @@
 
 The draw is keyed by (seed, token index) and nothing else: a request gets the same tokens alone, in any batch, after a
 preemption and on any rank. Source of the idea: the Gumbel-max trick over a counter-based generator (Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3", 2011); the mixing function is splitmix64's finaliser.
+"Parallel random numbers: as easy as 1, 2, 3", 2011); a request's key is mixed as
+splitmix64 does, and each entry's bits as `kernels.draw` does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ def _signed(value: int) -> int:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
+_SPREAD, _MIX_3, _MIX_4 = 0x9E3779B1, 0x7FEB352D, 0x846CA68B
+_LOW = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +161,12 @@ def exponential_noise(seed_n: Tensor, index_n: Tensor, width: int) -> Tensor:
 
     Small values are the ones that decide an arg-max, so they get the finest resolution (multiples of 2**-32).
     """
-    key = _mix(seed_n + _GOLDEN * index_n)
-    column = torch.arange(1, width + 1, dtype=torch.int64, device=seed_n.device)
-    bits = _mix(key.unsqueeze(1) + _GOLDEN * column)
-    uniform = ((bits >> 32 & 0xFFFFFFFF).double() + 0.5) * 2.0**-32
+    key = _mix(seed_n + _GOLDEN * index_n).unsqueeze(1)
+    bits = torch.arange(width, dtype=torch.int64, device=seed_n.device) * _SPREAD + key & _LOW
+    bits = (bits ^ bits >> 16) * _MIX_3 & _LOW
+    bits = (bits ^ bits >> 15 ^ key >> 32 & _LOW) * _MIX_4 & _LOW
+    bits ^= bits >> 16
+    uniform = (bits.double() + 0.5) * 2.0**-32
     return -torch.log1p(-uniform).float()
 
 

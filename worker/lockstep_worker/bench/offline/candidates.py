@@ -10,7 +10,7 @@ import triton
 from lockstep_worker.kernels.decode.attention import Split
 from lockstep_worker.kernels.decode.tiles import Tile
 from lockstep_worker.kernels.decode.vector import Vector
-from lockstep_worker.model.dense.routes.uses import Use, fits
+from lockstep_worker.model.dense.routes.uses import HEADS, Use, fits
 
 _COLUMNS = ((16, 0), (32, 0), (32, 16), (64, 0), (64, 16), (64, 32), (128, 0), (256, 0))
 """Widths of a tile, as its two products' columns."""
@@ -55,7 +55,7 @@ def vectors_for(use: Use, length: int) -> list[Vector]:
         for rows in (1, 2, 4, 8, 16, 32)
         if rows * each // (32 * warps) in _WEIGHTS_A_THREAD
     ]
-    return [cut for cut in found if use != "head" or cut.rows >= 4]
+    return [cut for cut in found if use not in HEADS or cut.rows >= 4]
 
 
 def splits_for(rows: int) -> list[Split]:

@@ -29,7 +29,7 @@ from lockstep_worker.model.dense.decode_input import StepInput
 from lockstep_worker.model.dense.decode_one import RowStep
 from lockstep_worker.model.dense.recognise import take_weights
 from lockstep_worker.model.dense.routes.cuts import Cuts
-from lockstep_worker.model.dense.routes.uses import Use, bucket_of, padded
+from lockstep_worker.model.dense.routes.uses import HEADS, Use, bucket_of, padded
 from lockstep_worker.model.dense.weights import DenseWeights
 
 _BLOCK_SIZE = 16
@@ -72,6 +72,7 @@ class Bench:
             positions=torch.full((rows,), context, device=device),
             block_tables=torch.randperm(rows * blocks, device=device).int().view(rows, blocks),
         )
+        self.drawn = drawn
         self._draw = _drawing(rows, device) if drawn else None
         self.cuts = cuts_for(device)
         self.best_ms = 0.0
@@ -163,7 +164,7 @@ def measure_cuts(
         report({"shape": shape, "rows": rows, "won": _won(bench.cuts), "device": describe_device("cuda")})
 
 
-def _uses(weights: DenseWeights) -> list[tuple[Use, int, int]]:
+def _uses(weights: DenseWeights, drawn: bool) -> list[tuple[Use, int, int]]:
     """What a step multiplies with, and the weights' shapes."""
     layer = weights.layers[0]
     of_layer: list[tuple[Use, torch.Tensor]] = [
@@ -171,7 +172,7 @@ def _uses(weights: DenseWeights) -> list[tuple[Use, int, int]]:
         ("residual", layer.down),
         ("gate_up", layer.gate_up),
         ("qkv", layer.qkv),
-        ("head", weights.head),
+        ("drawn_head" if drawn else "head", weights.head),
     ]
     return [(use, *weight.shape) for use, weight in of_layer]
 
@@ -186,7 +187,7 @@ def _many_rows(bench: Bench, weights: DenseWeights, rows: int) -> Iterator[Calla
     def tiles(use: Use, out: int, length: int) -> None:
         tried = [*tiles_for(use, padded(rows), out, length, bench.cuts.multiprocessors), None]
         key = (bucket_of(padded(rows)), use, out, length)
-        found = [(cut, {**bench.cuts.tiles, key: cut}) for cut in tried if cut is not None or use != "head"]
+        found = [(cut, {**bench.cuts.tiles, key: cut}) for cut in tried if cut is not None or use not in HEADS]
         bench.vary(f"{use} {out} {length}", [(cut, dataclasses.replace(bench.cuts, tiles=t)) for cut, t in found])
         won = bench.cuts.tile(use, padded(rows), out, length)
         if won is not None:
@@ -198,7 +199,7 @@ def _many_rows(bench: Bench, weights: DenseWeights, rows: int) -> Iterator[Calla
             )
 
     yield attention
-    for use, out, length in _uses(weights):
+    for use, out, length in _uses(weights, bench.drawn):
         yield lambda use=use, out=out, length=length: tiles(use, out, length)  # type: ignore[misc]
     yield lambda: _chain(bench)
 
@@ -211,7 +212,7 @@ def _one_row(bench: Bench, weights: DenseWeights) -> Iterator[Callable[[], None]
     yield lambda: bench.vary(
         "attention", [(cut, dataclasses.replace(bench.cuts, splits={1: cut})) for cut in splits_for(1)]
     )
-    for use, out, length in _uses(weights):
+    for use, out, length in _uses(weights, drawn=False):
         yield lambda use=use, out=out, length=length: vectors(use, out, length)  # type: ignore[misc]
     yield lambda: _chain(bench)
 

@@ -61,7 +61,7 @@ class BatchStep:
         self._splits = scratch(heads * dim * max(self._split_rows(count) for count in range(1, max_rows + 1)))
         self._split_weights = scratch(self._splits.numel() // dim, dtype=torch.float32)
         self._arrived_BK = scratch(max_rows, weights.kv_heads, dtype=torch.int32)
-        most_best = max(count * self._head_tiles(count) for count in counts)
+        most_best = max(count * self._head_tiles(count, drawn) for count in counts for drawn in (False, True))
         self._highs, self._lows = scratch(most_best, dtype=torch.float32), scratch(most_best, dtype=torch.float32)
         self._ids = scratch(most_best, dtype=torch.int32)
 
@@ -73,14 +73,14 @@ class BatchStep:
         splits = self._attention(rows).splits
         return rows * splits if splits > 1 else 0
 
-    def _head_tiles(self, padded_rows: int) -> int:
-        return triton.cdiv(self._weights.head.shape[0], self._head(padded_rows).columns)
+    def _head_tiles(self, padded_rows: int, drawn: bool) -> int:
+        return triton.cdiv(self._weights.head.shape[0], self._head(padded_rows, drawn).columns)
 
     def _route(self, use: Use, padded_rows: int, weight: Tensor) -> Tile | None:
         return self._cuts.tile(use, padded_rows, *weight.shape)
 
-    def _head(self, padded_rows: int) -> Tile:
-        tile = self._route("head", padded_rows, self._weights.head)
+    def _head(self, padded_rows: int, drawn: bool) -> Tile:
+        tile = self._route("drawn_head" if drawn else "head", padded_rows, self._weights.head)
         assert tile is not None, "the head always runs in tiles"
         return tile
 
@@ -91,13 +91,14 @@ class BatchStep:
         """The next token's logits, float32 [B, V], in memory of their own."""
         x_RE = self._run(step)
         out_BV = torch.empty(step.rows, self._weights.head.shape[0], dtype=torch.float32, device=x_RE.device)
-        tiles.plain(x_RE, self._weights.head, None, out_BV, self._head(x_RE.shape[0]), self._pdl)
+        tiles.plain(x_RE, self._weights.head, None, out_BV, self._head(x_RE.shape[0], drawn=False), self._pdl)
         return out_BV
 
     def best(self, step: StepInput, draw: DrawInput | None) -> Candidates:
         """The best of each of the head's T tiles, in scratch; see `DecodeStep.best`."""
         x_RE = self._run(step)
-        tile, shape = self._head(x_RE.shape[0]), (step.rows, self._head_tiles(x_RE.shape[0]))
+        height, drawn = x_RE.shape[0], draw is not None
+        tile, shape = self._head(height, drawn), (step.rows, self._head_tiles(height, drawn))
         highs_BT, lows_BT, ids_BT = (
             flat[: shape[0] * shape[1]].view(shape) for flat in (self._highs, self._lows, self._ids)
         )

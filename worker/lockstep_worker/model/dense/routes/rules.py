@@ -12,7 +12,7 @@ from lockstep_worker.kernels import chain
 from lockstep_worker.kernels.decode.attention import Split
 from lockstep_worker.kernels.decode.tiles import Tile
 from lockstep_worker.kernels.decode.vector import Vector
-from lockstep_worker.model.dense.routes.uses import Use, fits
+from lockstep_worker.model.dense.routes.uses import HEADS, Use, fits
 
 COLUMNS = ((32, 0), (32, 16), (64, 0), (64, 16), (64, 32), (128, 0))
 """Widths of a tile, as its two products' columns."""
@@ -24,7 +24,7 @@ SHARED_BYTES = 176 * 1024
 
 def tile(use: Use, rows: int, out: int, length: int, multiprocessors: int) -> Tile | None:
     """The cut of a multiplication with so many padded rows; None is torch's own."""
-    if use == "head":
+    if use in HEADS:
         return Tile(rows, 128, 64) if rows <= 64 else Tile(128, 128, 64, warps=8)
     if rows > 64:
         return None

@@ -6,8 +6,10 @@ from typing import Literal
 
 from lockstep_worker.kernels.decode.tiles import Tile
 
-Use = Literal["qkv", "residual", "gate_up", "head"]
-"""`residual` is the output and the down projection: what is added to the residual."""
+Use = Literal["qkv", "residual", "gate_up", "head", "drawn_head"]
+"""`residual` is the output and the down projection: what is added to the residual. A head that draws computes much more
+for each of its results, so its tiles are others."""
+HEADS = ("head", "drawn_head")
 
 
 BUCKETS = (16, 64, 256)
@@ -36,4 +38,4 @@ def fits(tile: Tile, use: Use, rows: int, length: int) -> bool:
         return False
     if tile.split_k > 1 and (use != "residual" or length % (tile.split_k * tile.block_k)):
         return False
-    return use != "head" or tile.block_n2 == 0
+    return use not in HEADS or tile.block_n2 == 0
