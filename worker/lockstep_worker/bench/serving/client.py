@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -34,9 +35,10 @@ class Target:
     headers: tuple[tuple[str, str], ...]
     body: dict[str, Any]
 
-    def encode(self, prompt: list[int], max_tokens: int, seed: int) -> bytes:
-        """Return the whole request."""
-        content = json.dumps(self.body | {"prompt": prompt, "max_tokens": max_tokens, "seed": seed}).encode()
+    def encode(self, prompt: list[int], max_tokens: int, seed: int | None = None) -> bytes:
+        """Return the whole request; without a seed the server draws as it likes."""
+        own = {"prompt": prompt, "max_tokens": max_tokens} | ({} if seed is None else {"seed": seed})
+        content = json.dumps(self.body | own).encode()
         fields = [("Host", f"{self.host}:{self.port}"), ("Content-Type", "application/json"), *self.headers]
         head = "".join(f"{name}: {value}\r\n" for name, value in [*fields, ("Content-Length", str(len(content)))])
         return f"POST {self.path} HTTP/1.1\r\n{head}\r\n".encode() + content
@@ -55,12 +57,20 @@ class Connection:
         self._timeout_s = timeout_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def stream(self, request: bytes) -> Timeline:
-        """Send a request and read its answer to the end; what goes wrong becomes the timeline's error."""
+    async def stream(self, request: bytes, cut_s: float = math.inf) -> Timeline:
+        """Send a request and read its answer to the end; what goes wrong becomes the timeline's error.
+
+        Args:
+            request: the whole of it.
+            cut_s: on the clock of `time.perf_counter`; from then on nothing more is read, and the connection is closed.
+        """
         start = time.perf_counter()
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._exchange(request, start)
+                timeline = await self._exchange(request, start, cut_s)
+            if timeline.is_cut:
+                await self.close()
+            return timeline
         except TimeoutError:
             error = f"no end within {self._timeout_s:g} s"
         except _BROKEN as fault:
@@ -76,7 +86,7 @@ class Connection:
             with suppress(OSError):
                 await streams[1].wait_closed()
 
-    async def _exchange(self, request: bytes, start: float) -> Timeline:
+    async def _exchange(self, request: bytes, start: float, cut_s: float) -> Timeline:
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._target.host, self._target.port, limit=1 << 22)
         reader, writer = self._streams
@@ -86,10 +96,10 @@ class Connection:
         if status != 200:
             text = b"".join([part async for part in body]).decode(errors="replace")
             return Timeline(start, time.perf_counter(), error=f"HTTP {status}: {text[:300]}")
-        return await _read_events(body, start)
+        return await _read_events(body, start, cut_s)
 
 
-async def _read_events(body: AsyncIterator[bytes], start: float) -> Timeline:
+async def _read_events(body: AsyncIterator[bytes], start: float, cut_s: float) -> Timeline:
     stamps: list[float] = []
     usage: dict[str, Any] | None = None
     rest, is_done = b"", False
@@ -105,6 +115,8 @@ async def _read_events(body: AsyncIterator[bytes], start: float) -> Timeline:
                 usage = json.loads(event[6:])["usage"]
             else:
                 stamps.append(now)
+        if now >= cut_s and not is_done:
+            return Timeline(start, now, tuple(stamps), is_cut=True)
     if not is_done or usage is None or not stamps:
         what = "the stream ended early" if not is_done else "the stream has no text or no usage"
         return Timeline(start, time.perf_counter(), error=what)
