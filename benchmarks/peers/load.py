@@ -55,15 +55,16 @@ class Clients:
 
     def send(self, target: Target, vocab_size: int, lanes: Sequence[Lane], timeout_s: float) -> Seen:
         """Send a workload and wait for all its answers."""
-        count = len(self._pipes)
-        for number, pipe in enumerate(self._pipes):
+        pipes = self._pipes[: len(lanes)]
+        count = len(pipes)
+        for number, pipe in enumerate(pipes):
             pipe.send(Share(target, vocab_size, tuple(lanes[number::count]), timeout_s))
-        for pipe in self._pipes:
+        for pipe in pipes:
             assert pipe.recv() == "ready"
         start_s = time.perf_counter() + _LEAD_S
-        for pipe in self._pipes:
+        for pipe in pipes:
             pipe.send(start_s)
-        answers: list[tuple[list[list[Timeline]], float]] = [pipe.recv() for pipe in self._pipes]
+        answers: list[tuple[list[list[Timeline]], float]] = [pipe.recv() for pipe in pipes]
         seen = [answers[number % count][0][number // count] for number in range(len(lanes))]
         return Seen(start_s, seen, round(max(busy for _, busy in answers), 3))
 
@@ -95,9 +96,9 @@ def _main(pipe: Pipe) -> None:
         gc.disable()  # a collection among the stamps would look like a gap
         pipe.send("ready")
         start_s = pipe.recv()
-        before = time.process_time()
+        before = time.process_time(), time.perf_counter()
         lanes = asyncio.run(_run(share, requests, start_s))
-        busy = (time.process_time() - before) / max(time.perf_counter() - start_s, 1e-9)
+        busy = (time.process_time() - before[0]) / (time.perf_counter() - before[1])
         gc.enable()
         pipe.send((lanes, busy))
 
