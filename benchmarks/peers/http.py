@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -185,6 +186,7 @@ class Bench:
 def main() -> None:
     """Write the checkpoint where it is missing, then measure."""
     arguments = _parse()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers must not outlive this
     lengths = {**LENGTHS, **{name: tuple(pair) for name, pair in arguments.lengths.items()}}
     workloads = [
         Workload(name, clients, lengths, arguments.per_client, arguments.seconds)

@@ -80,9 +80,9 @@ def _describe(rows: Rows) -> Iterable[str]:
     yield "Medians and ranges over repeats; a ratio above 1 says that Lockstep is ahead of the fastest peer."
     yield "Servers stay loaded side by side and take turns, or run `apart`, one after the other. None logs requests."
     yield ""
-    for row in {row["engine"]: row for row in rows if row["kind"] == "server"}.values():
+    for row in {(row["engine"], row["shape"]): row for row in rows if row["kind"] == "server"}.values():
         versions = ", ".join(f"{library} {version}" for library, version in row["versions"].items() if version)
-        yield f"- **{row['engine']}**, with {versions}; flags `{row['flags']}`"
+        yield f"- **{row['engine']}**, {row['shape']}, with {versions}; flags `{json.dumps(row['flags'])}`"
     for row in latest_served(rows):
         where = f"{row['engine']}, {row['shape']} {row['workload']} with {row['clients']} clients"
         if row["failures"]:

@@ -138,10 +138,10 @@ class Workload:
     def _orders(self, seed: int, client: int, count: int) -> tuple[Order, ...]:
         rng = random.Random(f"{self.name} {seed} {client}")
         least = _LEAST_SHARE if self.name in CLOSED_LOOPS else 1.0
+
+        def draw(most: int) -> int:
+            return rng.randint(math.ceil(least * most), most)
+
         return tuple(
-            Order(
-                *(rng.randint(math.ceil(least * most), most) for most in self.lengths[self.name]),
-                f"{seed} {client} {n}",
-            )
-            for n in range(count)
+            Order(draw(self.prompt), draw(self.output), f"{seed} {client} {number}") for number in range(count)
         )
