@@ -27,7 +27,7 @@ _TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tok
 
 
 def write_checkpoint(shape: str, folder: Path, *, device: str | None = None, seed: int = 0) -> Path:
-    """Write configuration, weights and tokenizer, unless the folder has them; returns the folder.
+    """Write configuration, weights and tokenizer, unless the folder holds weights of this shape; returns the folder.
 
     Args:
         shape: a name in `SHAPES`.
@@ -36,12 +36,13 @@ def write_checkpoint(shape: str, folder: Path, *, device: str | None = None, see
         seed: of the weights.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    weights = folder / "model.safetensors"
-    if not weights.exists():
+    weights, described = folder / "model.safetensors", folder / "config.json"
+    config = json.dumps(SHAPES[shape], indent=1)
+    if not (weights.exists() and described.exists() and described.read_text() == config):
         unfinished = weights.with_suffix(".part")
         save_file(_draw_weights(shape, device or _find_device(), seed), unfinished, metadata={"format": "pt"})
         unfinished.rename(weights)
-    (folder / "config.json").write_text(json.dumps(SHAPES[shape], indent=1))
+        described.write_text(config)
     build_tokenizer(SHAPES[shape]["vocab_size"]).save(str(folder / "tokenizer.json"), pretty=False)
     context = SHAPES[shape]["max_position_embeddings"]
     (folder / "tokenizer_config.json").write_text(json.dumps(_TOKENIZER_CONFIG | {"model_max_length": context}))

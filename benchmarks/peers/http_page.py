@@ -23,7 +23,8 @@ _TABLES: dict[str, tuple[str, tuple[Wanted, ...]]] = {
     "steady": (
         "Clients that start together, one request each",
         (
-            ("inter_token_ms", "ms between tokens", True),
+            ("inter_token_ms", "ms between events", True),
+            ("tokens_per_event", "tokens an event", True),
             ("time_per_token_ms", "ms per token of a request", True),
             ("steady_tokens_per_s", "tokens/s while all run", False),
             ("tokens_per_s", "tokens/s, prompts included", False),
@@ -36,8 +37,8 @@ _TABLES: dict[str, tuple[str, tuple[Wanted, ...]]] = {
     "arrivals": (
         "Streams, while a long prompt arrives each second",
         (
-            ("inter_token_ms", "ms between tokens, median", True),
-            ("inter_token_p99_ms", "ms between tokens, p99", True),
+            ("inter_token_ms", "ms between events, median", True),
+            ("inter_token_p99_ms", "ms between events, p99", True),
             ("arriving_ttft_ms", "TTFT ms of the long prompts, median", True),
         ),
     ),

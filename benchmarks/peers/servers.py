@@ -20,8 +20,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import lockstep_side, vllm_side
+from benchmarks.peers import vllm_side
 from benchmarks.peers.common import VERSIONS, Limits
+from benchmarks.peers.lockstep_options import choose_options
 from lockstep_worker.contract import READY_PATH
 
 SERVED_NAME = "bench"
@@ -147,7 +148,7 @@ def lockstep_flags(limits: Limits, given: dict[str, Any]) -> dict[str, Any]:
         "served_model_name": SERVED_NAME,
         "metrics_port": find_port(),
         "max_batch_size": limits.max_sequences,
-        **lockstep_side.choose_options(limits, {}),
+        **choose_options(limits, {}),
         "prefix_cache": False,
         **given,
     }
