@@ -67,11 +67,11 @@ def render_served(rows: Rows) -> list[str]:
     """Write the Markdown of all shapes; nothing where no server was run."""
     runs, lines = latest_served(rows), list[str]()
     if runs:
-        lines += ["## Over HTTP, streamed", "", *_describe(rows), ""]
+        lines += ["### Over HTTP, streamed", "", *_describe(rows), ""]
     for shape, workload, setting in dict.fromkeys(map(_group, runs)):
         found = [run for run in runs if _group(run) == (shape, workload, setting)]
         told, wanted = _TABLES[workload]
-        lines += [f"### {shape}: {told}", "", _tell_lengths(found), "", *_tabulate(found, wanted), ""]
+        lines += [f"#### {shape}: {told}", "", _tell_lengths(found), "", *_tabulate(found, wanted), ""]
         if (shape, workload, setting) in list_curves(rows):
             lines += [f"![{shape}: {told}]({curve_name(shape, workload)})", ""]
     return lines
