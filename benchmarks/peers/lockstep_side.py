@@ -6,20 +6,9 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.peers.common import Limits, open_channel, own_flags, read_rounds, tell_ready, tell_round
+from benchmarks.peers.lockstep_options import choose_options
 from lockstep_worker.bench.offline.session import Session, Workload
 from lockstep_worker.wire.messages import NewRequest
-
-
-def choose_options(limits: Limits, given: dict[str, str]) -> dict[str, str]:
-    """Give the limits as options of `serve`; what is given wins."""
-    block_size = int(given.get("block_size", 16))
-    return {
-        "max_num_tokens": str(max(limits.batched_tokens, limits.max_sequences)),
-        "max_model_len": str(limits.context),
-        "num_blocks": str(-(-limits.cache_tokens // block_size) + limits.max_sequences),
-        "prefix_cache": "false",
-        **given,
-    }
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 import threading
 from collections.abc import Iterator
@@ -104,7 +105,7 @@ def test_a_wrong_model_and_a_wrong_address_are_named(frontend: Frontend, capsys:
     assert "cannot be reached" in capsys.readouterr().err
 
 
-def answer_once(parts: list[bytes]) -> Timeline:
+def answer_once(parts: list[bytes], cut_s: float = math.inf) -> Timeline:
     """One request to a server that sends these parts, then closes."""
 
     def serve(listener: socket.socket) -> None:
@@ -116,7 +117,7 @@ def answer_once(parts: list[bytes]) -> Timeline:
 
     async def ask(port: int) -> Timeline:
         connection = Connection(Target("127.0.0.1", port, "/", (), {}), timeout_s=10)
-        return await connection.stream(b"POST / HTTP/1.1\r\n\r\n")
+        return await connection.stream(b"POST / HTTP/1.1\r\n\r\n", cut_s)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,))
@@ -137,6 +138,18 @@ def test_a_stream_is_read_right_however_it_is_cut() -> None:
         timeline = answer_once(parts)
         assert timeline.error is None
         assert (len(timeline.events_s), timeline.prompt_tokens, timeline.output_tokens) == (2, 3, 2)
+
+
+def test_a_stream_that_is_cut_keeps_what_came() -> None:
+    timeline = answer_once([chunked('{"choices":[{"text":"a"}]}', '{"choices":[{"text":"b"}]}')[:-5]], cut_s=0.0)
+    assert (timeline.error, timeline.is_cut, len(timeline.events_s)) == (None, True, 2)
+    whole = chunked('{"choices":[{"text":"a"}]}', USAGE, "[DONE]")
+    assert not answer_once([whole], cut_s=0.0).is_cut
+
+
+def test_a_request_without_a_seed_leaves_the_draw_to_the_server() -> None:
+    bodies = [json.loads(TARGET.encode([1], 2, seed).partition(b"\r\n\r\n")[2]) for seed in (None, 0)]
+    assert [body.get("seed") for body in bodies] == [None, 0]
 
 
 @pytest.mark.parametrize(

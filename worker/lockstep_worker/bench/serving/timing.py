@@ -31,6 +31,8 @@ class Timeline:
     """As the server's usage counts ids."""
     cached_tokens: int = 0
     error: str | None = None
+    is_cut: bool = False
+    """The client stopped reading; how many tokens it got is not known."""
 
     @property
     def ttft_s(self) -> float:
