@@ -57,9 +57,20 @@ def _describe(rows: Rows) -> Iterable[str]:
             where = row["shape"] + (f", batch {row['batch']}" if "batch" in row else "")
             where += f", {row['workload']} with {row['clients']} clients over HTTP" if "workload" in row else ""
             yield f"- **{row['engine']}** did not run ({where}): {row['reason']}"
-    for name, clocks in {(one["name"], json.dumps(one["clocks"])) for row in rows if (one := row.get("device"))}:
-        yield f"- {name}, right after a workload: `{clocks}`"
+    yield from _describe_devices([row["device"] for row in rows if row.get("device")])
     yield ""
+
+
+def _describe_devices(devices: Rows) -> Iterable[str]:
+    """Say of each device what its clocks and sensors said right after the workloads, from the least to the most."""
+    for name in dict.fromkeys(device["name"] for device in devices):
+        seen = [device["clocks"] for device in devices if device["name"] == name and device["clocks"]]
+        spans = []
+        for key in seen[0] if seen else ():
+            values = [float(one[key]) for one in seen if one[key].replace(".", "").isdigit()]  # a sensor may be absent
+            if values:
+                spans.append(f"{key} {min(values):g}" + (f" to {max(values):g}" if len({*values}) > 1 else ""))
+        yield f"- {name}" + (", right after a workload: " + ", ".join(spans) if spans else "")
 
 
 def _tabulate(shape: str, runs: Rows) -> list[str]:
