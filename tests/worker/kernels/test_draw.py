@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from lockstep_worker.kernels.draw import DrawInput, draw_reference, draw_tiles, exponential, pick, score
+from lockstep_worker.kernels.draw import DrawInput, draw_reference, draw_tiles, pick, score
+from lockstep_worker.kernels.noise import exponential
 from lockstep_worker.sampling.sampler import exponential_noise
 from support.kernels.offline import BLACKWELL, HOPPER, Specialisation, compile_offline
 

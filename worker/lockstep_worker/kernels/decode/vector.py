@@ -20,7 +20,8 @@ import triton.language as tl
 from torch import Tensor
 
 from lockstep_worker.kernels.chain import chained, early, wait
-from lockstep_worker.kernels.draw import NO_DRAW, Candidates, DrawInput, allowed, highest, parameters, shift, shifted
+from lockstep_worker.kernels.draw import NO_DRAW, Candidates, DrawInput, allowed, highest, parameters, shifted
+from lockstep_worker.kernels.noise import shift
 
 PLAIN = tl.constexpr(0)
 GATED = tl.constexpr(1)
