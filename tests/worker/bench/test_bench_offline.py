@@ -9,6 +9,7 @@ import pytest
 
 from lockstep_worker.__main__ import main
 from lockstep_worker.bench.offline.ends import CountingOutlet, Scripted
+from lockstep_worker.bench.offline.instruments import SilentMetrics
 from lockstep_worker.bench.offline.shapes import SHAPES, draw_prompts, floor_ms
 from lockstep_worker.metrics.tables import PHASES
 from lockstep_worker.wire.messages import NewRequest, Shutdown, Tokens
@@ -36,6 +37,24 @@ def test_an_option_that_serve_does_not_have_is_named(capsys: pytest.CaptureFixtu
     assert "speed" in capsys.readouterr().err
     assert main(["bench", "decode", *TINY, "--set", "speed"]) == 64
     assert "NAME=VALUE" in capsys.readouterr().err
+
+
+def test_bench_instruments_runs_every_batch_with_and_without_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "instruments", *TINY, "--batch", "1,4", "--repeats", "1"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["batch"] for line in lines] == [1, 4]
+    for line in lines:
+        assert line["on_over_off"] == pytest.approx(line["step_ms"]["on"] / line["step_ms"]["off"], rel=1e-2)
+
+
+def test_silent_metrics_keep_nothing() -> None:
+    metrics = SilentMetrics()
+    metrics.iteration_seconds.observe(1.0)
+    metrics.iterations_total[("decode",)].inc()
+    metrics.iterations_total[("nobody foresaw it",)].inc()
+    metrics.requests_running.set(3)
+    assert metrics.iteration_seconds.sum == metrics.requests_running.value == 0
+    assert [one.value for one in metrics.iterations_total.values()] == [0] * len(metrics.iterations_total)
 
 
 def test_bench_loop_tells_what_each_phase_costs_the_host(capsys: pytest.CaptureFixture[str]) -> None:

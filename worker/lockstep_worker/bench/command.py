@@ -16,7 +16,7 @@ from typing import Any
 
 from lockstep_worker import contract
 from lockstep_worker.bench.arguments import duration, length, natural, positive, positives
-from lockstep_worker.bench.offline.command import add_cuts, add_decode
+from lockstep_worker.bench.offline.command import add_cuts, add_decode, add_instruments
 from lockstep_worker.errors import ConfigError, LockstepError
 from lockstep_worker.supervisor.supervise import find_mpirun
 
@@ -39,6 +39,7 @@ def add_bench(bench: argparse.ArgumentParser) -> None:
         part.add_argument("--json", action="store_true", help="print the result on one line")
         part.set_defaults(run=_run, measure=measure)
     add_decode(parts.add_parser("decode", help="time of a decode step with random weights, one line a batch"))
+    add_instruments(parts.add_parser("instruments", help="what metrics and their stamps cost a decode step"))
     add_cuts(parts.add_parser("cuts", help="the fastest cuts of a decode step's kernels, for the table of them"))
 
 

@@ -76,7 +76,8 @@ class Loop:
         self._table = parts.scheduler.table
         self._exchange = Exchange(parts.comm, parts.metrics, parts.topology)
         self._bell = Bell(parts.comm)
-        self._timer = StepTimer(parts.metrics)
+        self.timer = StepTimer(parts.metrics)
+        """What stamps the steps; a benchmark puts another one in its place."""
         self._paths = Laps(parts.metrics.sampler_update_seconds)
         self._reporter = Reporter(parts.scheduler, parts.metrics, parts.topology, parts.publisher)
         self._max_model_len = max_model_len
@@ -110,7 +111,7 @@ class Loop:
 
     def step(self, exchanged: Exchanged) -> Exchanged:
         """One step, from what the ranks exchanged to the exchange that opens the next."""
-        self._timer.begin()
+        self.timer.begin()
         self._route(exchanged)
         plan = self._schedule()
         run = self._run(plan)
@@ -140,14 +141,14 @@ class Loop:
                         self._cancelled.append(item.handle)
                 case _:
                     self._closing = True
-        self._timer.leave(Phase.ROUTE)
+        self.timer.leave(Phase.ROUTE)
 
     def _schedule(self) -> Plan:
         self._enter(Phase.SCHEDULE)
         plan = self._scheduler.schedule()
         self._reporter.tell_started()
         self._digest = zlib.crc32(plan.counts.tobytes(), zlib.crc32(plan.rows.tobytes(), self._digest))
-        self._timer.leave(Phase.SCHEDULE)
+        self.timer.leave(Phase.SCHEDULE)
         return plan
 
     def _run(self, plan: Plan) -> Run | None:
@@ -157,7 +158,7 @@ class Loop:
         self._enter(Phase.FORWARD)
         run = self._parts.runner.run(plan)
         self._reporter.count_run(run)
-        self._timer.leave(Phase.FORWARD)
+        self.timer.leave(Phase.FORWARD)
         return run
 
     def _finish(self, run: Run | None) -> None:
@@ -172,11 +173,11 @@ class Loop:
     def _collect(self, run: Run) -> Sampled:
         self._enter(Phase.COLLECT)
         sampled = live_rows(self._table, self._parts.runner.collect(run))
-        self._timer.ran(self._parts.runner.spent(run))
+        self.timer.ran(self._parts.runner.spent(run))
         self._digest = zlib.crc32(sampled.tokens.tobytes(), self._digest)
         if not sampled.is_single:  # ranks with other drafts draw the same and keep another number of it
             self._digest = zlib.crc32(sampled.counts.tobytes(), self._digest)
-        self._timer.leave(Phase.COLLECT)
+        self.timer.leave(Phase.COLLECT)
         return sampled
 
     def _update(self, sampled: Sampled) -> Sampled:
@@ -188,7 +189,7 @@ class Loop:
         metrics.sampler_requests_total[("batched", "")].inc(batched)
         for slot in sampled.rows[batched:].tolist():
             metrics.sampler_requests_total[("per_request", self._table.sequence(slot).reason)].inc()
-        self._timer.leave(Phase.UPDATE)
+        self.timer.leave(Phase.UPDATE)
         return sampled
 
     def _publish(self, sampled: Sampled) -> None:
@@ -196,7 +197,7 @@ class Loop:
         if self._parts.publisher is not None:
             self._parts.publisher.publish(self._step, self._table.handle, sampled, self._cancelled)
         self._cancelled = []
-        self._timer.leave(Phase.PUBLISH)
+        self.timer.leave(Phase.PUBLISH)
 
     # --- the exchange, awake and parked -------------------------------------------------------------------------------
     def _post(self) -> bool:
@@ -219,7 +220,7 @@ class Loop:
         )
         items = source.take() if source else []
         self._exchange.post(state, items)
-        self._timer.leave(Phase.EXCHANGE)
+        self.timer.leave(Phase.EXCHANGE)
         return bool(items)
 
     def _next(self) -> Exchanged:
@@ -228,13 +229,13 @@ class Loop:
         exchanged = self._exchange.complete(wait_awake)
         self._parts.metrics.collective_wait_seconds[("exchange",)].observe(time.perf_counter() - start)
         self._parts.metrics.rank_skew_seconds.observe(exchanged.skew_s)
-        self._timer.leave(Phase.EXCHANGE)
-        self._timer.finish()
+        self.timer.leave(Phase.EXCHANGE)
+        self.timer.finish()
         return exchanged
 
     def _park(self, exchanged: Exchanged | None) -> Exchanged:
         """Sleep until some rank has work: one tiny exchange a beat, and nothing else."""
-        self._timer.park()
+        self.timer.park()
         if self._in_flight is not None:  # a run without rows; the host must not pack further ahead of the device
             self._parts.runner.collect(self._in_flight)
             self._in_flight = None

@@ -27,6 +27,23 @@ def add_decode(decode: argparse.ArgumentParser) -> None:
     decode.set_defaults(run=run_decode)
 
 
+def add_instruments(instruments: argparse.ArgumentParser) -> None:
+    """Add the arguments of `bench instruments`, which prints one JSON object a line for each batch."""
+    _add_workload(instruments, prompt=32, output=256)
+    instruments.add_argument("--batch", type=positives, default=(1, 1024), metavar="N,...", help="(default: 1,1024)")
+    instruments.add_argument("--repeats", type=positive, default=3, help="rounds in each turn (default: %(default)s)")
+    instruments.set_defaults(run=run_instruments)
+
+
+def run_instruments(arguments: argparse.Namespace) -> int:
+    """Measure, and print each batch."""
+    from lockstep_worker.bench.offline.instruments import measure_instruments  # noqa: PLC0415 - `--help` needs no torch
+
+    options = dict(arguments.options)
+    measure_instruments(_workload(arguments), arguments.batch, arguments.repeats, options, _print_line)
+    return contract.EXIT_OK
+
+
 def add_cuts(cuts: argparse.ArgumentParser) -> None:
     """Add the arguments of `bench cuts`, which prints one JSON object a line for each kind of cut."""
     cuts.add_argument("--shape", choices=tuple(SHAPES), default="0.6b", help="(default: %(default)s)")
@@ -55,7 +72,7 @@ def run_cuts(arguments: argparse.Namespace) -> int:
     from lockstep_worker.bench.offline.cuts import measure_cuts  # noqa: PLC0415
 
     given = {name: getattr(arguments, name) for name in ("shape", "layers", "context", "drawn", "seconds")}
-    measure_cuts(batches=arguments.batch, report=lambda row: print(json.dumps(row), flush=True), **given)
+    measure_cuts(batches=arguments.batch, report=_print_line, **given)
     return contract.EXIT_OK
 
 
@@ -78,10 +95,7 @@ def run_decode(arguments: argparse.Namespace) -> int:
         ranges.turn_on(ranges.NvtxTool())
     options = dict(arguments.options)
 
-    def report(result: dict[str, Any]) -> None:
-        print(json.dumps(result), flush=True)
-
-    measure_decode(_workload(arguments), arguments.batch, arguments.repeats, options, report)
+    measure_decode(_workload(arguments), arguments.batch, arguments.repeats, options, _print_line)
     return contract.EXIT_OK
 
 
@@ -93,6 +107,10 @@ def run_profile(arguments: argparse.Namespace) -> int:
     result = profile_decode(_workload(arguments), arguments.batch, arguments.steps, options, arguments.trace)
     print(json.dumps(result) if arguments.json else show(result))
     return contract.EXIT_OK
+
+
+def _print_line(result: dict[str, Any]) -> None:
+    print(json.dumps(result), flush=True)
 
 
 def _add_workload(parser: argparse.ArgumentParser, *, prompt: int, output: int) -> None:

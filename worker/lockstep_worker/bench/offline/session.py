@@ -81,9 +81,15 @@ class Session:
         self.metrics = RankMetrics(CollectorRegistry(), 0)
         self.outlet = CountingOutlet()
 
-    def run(self, script: Iterator[list[NewRequest]], on_step: Callable[[], None] | None = None) -> None:
-        """Put the loop together and run a script through it, to its end; see `Scripted`."""
+    def run(
+        self,
+        script: Iterator[list[NewRequest]],
+        on_step: Callable[[], None] | None = None,
+        prepare: Callable[[Loop], None] = lambda loop: None,
+    ) -> None:
+        """Put the loop together, prepare it and run a script through it, to its end; see `Scripted`."""
         loop = self._assemble(Scripted(self.outlet, script, on_step))
+        prepare(loop)
         gc.collect()
         gc.freeze()  # as a rank does: a collection must not walk the model in the middle of a step
         try:
