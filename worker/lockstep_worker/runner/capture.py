@@ -37,9 +37,11 @@ class CudaCapture:
                 the capture begins, for one that fails midway cannot be undone.
         """
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            _run_without_waits(program)
-        torch.cuda.current_stream().wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                _run_without_waits(program)
+        finally:  # what was begun before it was refused comes before all that follows
+            torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             program()
