@@ -167,7 +167,7 @@ ROOMS: dict[str, dict[str, Any]] = {
 def test_tokens_and_ends_are_those_of_the_plain_run_whatever_is_cancelled(
     model: Model, room: str, overlap: bool
 ) -> None:
-    rng = random.Random(8)
+    rng = random.Random(22)  # few seeds have somebody leave the tiny budget with drafts in flight
     requests = mostly_draftable(rng, random_requests(rng, 70, model.vocab_size, 40))
     plain = LocalGroup(model).run([requests])
     group = LocalGroup(model, overlap=overlap, max_drafts=DRAFTS, **ROOMS[room])
