@@ -2,8 +2,8 @@
 
 The draw is keyed by (seed, token index) and nothing else: a request gets the same tokens alone, in any batch, after a
 preemption and on any rank. Source of the idea: the Gumbel-max trick over a counter-based generator (Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3", 2011); a request's key is mixed as
-splitmix64 does, and each entry's bits as `kernels.noise` does.
+"Parallel random numbers: as easy as 1, 2, 3", 2011); a request's key is mixed as splitmix64 does,
+and each entry's bits as `kernels.noise` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command lines of `bench decode` and of `profile`: both run one workload offline."""
+"""The command lines of what runs a model with random weights offline: `bench decode` and its like, and `profile`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,6 @@ def run_decode(arguments: argparse.Namespace) -> int:
     if arguments.nvtx:
         ranges.turn_on(ranges.NvtxTool())
     options = dict(arguments.options)
-
     measure_decode(_workload(arguments), arguments.batch, arguments.repeats, options, _print_line)
     return contract.EXIT_OK
 

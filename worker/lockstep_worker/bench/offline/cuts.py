@@ -22,6 +22,8 @@ from lockstep_worker.bench.offline.network import dummy_network
 from lockstep_worker.bench.offline.shapes import SHAPES
 from lockstep_worker.cache.tensors import KVCache
 from lockstep_worker.kernels import chain
+from lockstep_worker.kernels.decode.tiles import Tile
+from lockstep_worker.kernels.decode.vector import Vector
 from lockstep_worker.kernels.draw import DrawInput
 from lockstep_worker.model.dense.decode import cuts_for
 from lockstep_worker.model.dense.decode_batch import BatchStep
@@ -186,17 +188,17 @@ def _many_rows(bench: Bench, weights: DenseWeights, rows: int) -> Iterator[Calla
 
     def tiles(use: Use, out: int, length: int) -> None:
         tried = [*tiles_for(use, padded(rows), out, length, bench.cuts.multiprocessors), None]
-        key = (bucket_of(padded(rows)), use, out, length)
-        found = [(cut, {**bench.cuts.tiles, key: cut}) for cut in tried if cut is not None or use not in HEADS]
-        bench.vary(f"{use} {out} {length}", [(cut, dataclasses.replace(bench.cuts, tiles=t)) for cut, t in found])
+        what, key = f"{use} {out} {length}", (bucket_of(padded(rows)), use, out, length)
+
+        def with_tile(cut: Tile | None) -> Cuts:
+            return dataclasses.replace(bench.cuts, tiles={**bench.cuts.tiles, key: cut})
+
+        bench.vary(what, [(cut, with_tile(cut)) for cut in tried if cut is not None or use not in HEADS])
         won = bench.cuts.tile(use, padded(rows), out, length)
         if won is not None:
-            fetching = [dataclasses.replace(won, ahead=ahead) for ahead in (0, 1024, 4096) if ahead != won.ahead]
-            changed = [(cut.ahead, {**bench.cuts.tiles, key: cut}) for cut in fetching]
-            bench.vary(
-                f"{use} {out} {length} ahead",
-                [(ahead, dataclasses.replace(bench.cuts, tiles=t)) for ahead, t in changed],
-            )
+            others = [ahead for ahead in (0, 1024, 4096) if ahead != won.ahead]
+            fetching = [(ahead, with_tile(dataclasses.replace(won, ahead=ahead))) for ahead in others]
+            bench.vary(f"{what} ahead", fetching)
 
     yield attention
     for use, out, length in _uses(weights, bench.drawn):
@@ -206,8 +208,10 @@ def _many_rows(bench: Bench, weights: DenseWeights, rows: int) -> Iterator[Calla
 
 def _one_row(bench: Bench, weights: DenseWeights) -> Iterator[Callable[[], None]]:
     def vectors(use: Use, out: int, length: int) -> None:
-        found = [(cut, {**bench.cuts.vectors, (use, out, length): cut}) for cut in vectors_for(use, length)]
-        bench.vary(f"{use} {out} {length}", [(cut, dataclasses.replace(bench.cuts, vectors=v)) for cut, v in found])
+        def with_vector(cut: Vector) -> Cuts:
+            return dataclasses.replace(bench.cuts, vectors={**bench.cuts.vectors, (use, out, length): cut})
+
+        bench.vary(f"{use} {out} {length}", [(cut, with_vector(cut)) for cut in vectors_for(use, length)])
 
     yield lambda: bench.vary(
         "attention", [(cut, dataclasses.replace(bench.cuts, splits={1: cut})) for cut in splits_for(1)]

@@ -40,6 +40,12 @@ class _SilentGauge(Gauge):
     def set(self, value: float) -> None:
         pass
 
+    def inc(self, amount: float = 1) -> None:
+        pass
+
+    def dec(self, amount: float = 1) -> None:
+        pass
+
 
 class _SilentHistogram(Histogram):
     __slots__ = ()
@@ -89,11 +95,6 @@ class SilentTimer(StepTimer):
         """See `StepTimer`."""
 
 
-def keep_quiet(loop: Loop) -> None:
-    """Have a loop stamp nothing."""
-    loop.timer = SilentTimer(SilentMetrics())
-
-
 def measure_instruments(
     workload: Workload,
     batches: Sequence[int],
@@ -122,9 +123,13 @@ def measure_instruments(
             for repeat in range(repeats):
                 steps[batch, on].append((yield from _time_steps(session, workload, batch, repeat)))
 
+    def prepare(loop: Loop) -> None:
+        if isinstance(session.metrics, SilentMetrics):
+            loop.timer = SilentTimer(session.metrics)
+
     for on in _TURNS:
         session.metrics = RankMetrics(CollectorRegistry(), 0) if on else SilentMetrics()
-        session.run(script(on), prepare=keep_quiet if not on else lambda loop: None)
+        session.run(script(on), prepare=prepare)
     for batch in batches:
         on_ms, off_ms = (statistics.median(steps[batch, on]) for on in (True, False))
         report(

@@ -10,8 +10,6 @@ Use = Literal["qkv", "residual", "gate_up", "head", "drawn_head"]
 """`residual` is the output and the down projection: what is added to the residual. A head that draws computes much more
 for each of its results, so its tiles are others."""
 HEADS = ("head", "drawn_head")
-
-
 BUCKETS = (16, 64, 256)
 """Numbers of rows whose cuts were measured, each for all above the one before."""
 
