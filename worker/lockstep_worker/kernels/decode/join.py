@@ -29,6 +29,50 @@ class Parts:
 
 
 @triton.jit
+def join_splits(
+    attended,
+    weights,
+    first,
+    is_head,
+    d,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    SPLITS: tl.constexpr,
+    CACHE: tl.constexpr,
+):
+    """Join the splits of some query heads by a running softmax, in which no load depends on another.
+
+    Args:
+        attended: of each split its attention.
+        weights: of each split the logarithm to base 2 of its softmax's sum.
+        first: where the heads stand in the first split; the others are H behind one another.
+        is_head: which of them are heads.
+        d: the dimensions, padded.
+        H: query heads of a row.
+        D: the head size.
+        SPLITS: how many there are.
+        CACHE: cache modifier of the loads.
+
+    Returns:
+        float32, the heads' attention.
+    """
+    real = is_head[:, None] & (d < D)[None, :]
+    most = tl.full([first.shape[0]], -1e30, tl.float32)
+    total = tl.zeros([first.shape[0]], tl.float32)
+    acc = tl.zeros([first.shape[0], d.shape[0]], tl.float32)
+    for split in tl.static_range(SPLITS):
+        at = first + split * H
+        one = tl.load(weights + at, mask=is_head, other=-1e30, cache_modifier=CACHE)
+        part = tl.load(attended + at[:, None] * D + d[None, :], mask=real, other=0.0, cache_modifier=CACHE)
+        higher = tl.maximum(most, one)
+        old, new = tl.exp2(most - higher), tl.exp2(one - higher)
+        most = higher
+        total = total * old + new
+        acc = acc * old[:, None] + part.to(tl.float32) * new[:, None]
+    return acc / total[:, None]
+
+
+@triton.jit
 def join_if_last(
     attended,
     weights,
@@ -48,21 +92,11 @@ def join_if_last(
     if tl.atomic_add(arrived + row * K + head, 1, sem="acq_rel") == SPLITS - 1:
         group, d = tl.arange(0, GROUP), tl.arange(0, D_PADDED)
         is_head = group < H // K
-        real = is_head[:, None] & (d < D)[None, :]
-        most = tl.full([GROUP], -1e30, tl.float32)
-        total = tl.zeros([GROUP], tl.float32)
-        acc = tl.zeros([GROUP, D_PADDED], tl.float32)
-        for split in tl.static_range(SPLITS):
-            at = (row * SPLITS + split) * H + head * (H // K) + group
-            # Past the first cache, which may hold what was there before another multiprocessor wrote.
-            one = tl.load(weights + at, mask=is_head, other=-1e30, cache_modifier=".cg")
-            part = tl.load(attended + at[:, None] * D + d[None, :], mask=real, other=0.0, cache_modifier=".cg")
-            higher = tl.maximum(most, one)
-            old, new = tl.exp2(most - higher), tl.exp2(one - higher)
-            most, total = higher, total * old + new
-            acc = acc * old[:, None] + part.to(tl.float32) * new[:, None]
+        first = row * SPLITS * H + head * (H // K) + group
+        # Past the first cache, which may hold what was there before another multiprocessor wrote.
+        joined = join_splits(attended, weights, first, is_head, d, H, D, SPLITS, ".cg")
         at = row * H + head * (H // K) + group
-        joined = acc / total[:, None]
+        real = is_head[:, None] & (d < D)[None, :]
         tl.store(out + at[:, None] * D + d[None, :], joined.to(out.dtype.element_ty), mask=real)
         tl.store(arrived + row * K + head, 0)
 

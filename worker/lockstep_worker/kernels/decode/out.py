@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lockstep_worker.kernels.chain import chained, early, wait
+from lockstep_worker.kernels.decode.join import join_splits
 from lockstep_worker.kernels.decode.vector import Vector, weight_rows
 
 
@@ -42,19 +43,8 @@ def out_kernel(
         at = rows.to(tl.int64)[:, None] * (H * D) + (column // D_PADDED * D + column % D_PADDED)[None, :]
         tile = tl.load(w + at, mask=(rows < N)[:, None] & inside[None, :], other=0.0)
     wait(PDL)
-    most = tl.full([H_PADDED], -1e30, tl.float32)
-    total = tl.zeros([H_PADDED], tl.float32)
-    acc = tl.zeros([H_PADDED, D_PADDED], tl.float32)
-    for split in tl.static_range(SPLITS):  # a running softmax: no load depends on another
-        one = tl.load(weights + split * H + head, mask=head < H, other=-1e30)
-        at = (split * H + head)[:, None] * D + d[None, :]
-        part = tl.load(parts + at, mask=(head < H)[:, None] & (d < D)[None, :], other=0.0).to(tl.float32)
-        higher = tl.maximum(most, one)
-        old, new = tl.exp2(most - higher), tl.exp2(one - higher)
-        most = higher
-        total = total * old + new
-        acc = acc * old[:, None] + part * new[:, None]
-    x = tl.reshape(acc / total[:, None], [H_PADDED * D_PADDED])
+    joined = join_splits(parts, weights, head, head < H, d, H, D, SPLITS, "")
+    x = tl.reshape(joined, [H_PADDED * D_PADDED])
     y = tl.sum(tile.to(tl.float32) * x[None, :], 1)
     tl.store(residual + rows, tl.load(residual + rows, mask=rows < N, other=0.0) + y, mask=rows < N)
 
